@@ -31,8 +31,9 @@ struct diagnose_style {
     bool colour;
 };
 
-/* Three commands that would tell more, of the kind that the decisive line looks like. */
-const char *const *diagnose_asks(const struct diagnose_report *r);
+/* Three commands that would tell more of such a failure; DOCTOR_CLASSES: of one of no known kind.
+ */
+const char *const *diagnose_asks(const struct diagnose_report *r, enum doctor_class kind);
 void diagnose_write(const struct diagnose_report *r, const struct diagnose_style *style,
                     struct ek_buf *out);
 /* NULL when out of memory. */

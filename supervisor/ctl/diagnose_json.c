@@ -108,13 +108,28 @@ static json_t *sources(const struct doctor_finding *f)
     return all;
 }
 
-static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
+/* What would tell more of such a failure. */
+static json_t *asked(const struct diagnose_report *r, enum doctor_class kind)
+{
+    const char *const *asks = diagnose_asks(r, kind);
+    json_t *all = json_array();
+    for (uint32_t i = 0; all && asks[0] && i < DOCTOR_ASKS; i++)
+        (void)json_array_append_new(all, json_string(asks[i]));
+    if (all)
+        (void)json_array_append_new(all, json_string("evenkeelctl support-bundle"));
+    return all;
+}
+
+static json_t *finding(const struct diagnose_report *r, const struct doctor_finding *f,
+                       enum doctor_lang lang)
 {
     const struct doctor_signature *s = f->signature;
     return json_pack(
-        "{s:s, s:b, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "id", s->id, "explains", f->explains, "class", doctor_class_name(f->cls), "title",
-        s->title.in[lang], "cause", told(s->cause.in[lang], &f->numbers), "phase",
+        "{s:s, s:b, s:s, s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o,"
+        " s:o}",
+        "id", s->id, "explains", f->explains, "confidence", f->probable ? "probable" : "sure",
+        "ask", f->probable ? asked(r, f->cls) : json_array(), "class", doctor_class_name(f->cls),
+        "title", s->title.in[lang], "cause", told(s->cause.in[lang], &f->numbers), "phase",
         doctor_phase_name(f->phase), "count", (json_int_t)f->count, "first_line",
         (json_int_t)f->first_line, "last_line", (json_int_t)f->last_line, "starts", (int)f->starts,
         "ranks", ranks(f->ranks), "evidence", evidence(f), "numbers", numbers(&f->numbers),
@@ -126,24 +141,18 @@ static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
 static json_t *diagnose_unknown(const struct diagnose_report *r)
 {
     const struct doctor_decisive *d = &r->decisive;
-    const char *const *asks = diagnose_asks(r);
     if (d->known || d->line == 0)
         return json_null();
-    json_t *all = json_array();
-    for (uint32_t i = 0; all && asks[0] && i < DOCTOR_ASKS; i++)
-        (void)json_array_append_new(all, json_string(asks[i]));
-    if (all)
-        (void)json_array_append_new(all, json_string("evenkeelctl support-bundle"));
     return json_pack("{s:o, s:s?, s:o}", "decisive", diagnose_quoted(d->line, d->text), "probably",
                      d->probably != DOCTOR_CLASSES ? doctor_class_name(d->probably) : NULL, "ask",
-                     all);
+                     asked(r, d->probably));
 }
 
 json_t *diagnose_json(const struct diagnose_report *r, enum doctor_lang lang)
 {
     json_t *all = json_array();
     for (uint32_t i = 0; all && i < r->count; i++)
-        (void)json_array_append_new(all, finding(&r->findings[i], lang));
+        (void)json_array_append_new(all, finding(r, &r->findings[i], lang));
     return json_pack("{s:s, s:I, s:I, s:i, s:b, s:o, s:o}", "source", r->source, "lines",
                      (json_int_t)r->lines, "bytes", (json_int_t)r->bytes, "starts", (int)r->lives,
                      "known", r->decisive.known, "unknown", diagnose_unknown(r), "findings", all);

@@ -33,6 +33,8 @@ enum label {
     SAY_PROBABLY,
     SAY_ASK,
     SAY_BUNDLE,
+    SAY_LIKELY,
+    SAY_WEAK,
     LABELS
 };
 static const struct doctor_text labels[LABELS] = {
@@ -46,6 +48,7 @@ static const struct doctor_text labels[LABELS] = {
     [SAY_FLOW] = DOCTOR_TEXT(say_flow),         [SAY_UNKNOWN] = DOCTOR_TEXT(say_unknown),
     [SAY_DECISIVE] = DOCTOR_TEXT(say_decisive), [SAY_PROBABLY] = DOCTOR_TEXT(say_probably),
     [SAY_ASK] = DOCTOR_TEXT(say_ask),           [SAY_BUNDLE] = DOCTOR_TEXT(say_bundle),
+    [SAY_LIKELY] = DOCTOR_TEXT(say_likely),     [SAY_WEAK] = DOCTOR_TEXT(say_weak),
 };
 
 struct writer {
@@ -122,17 +125,29 @@ static void put_list(const struct writer *w, const struct doctor_finding *f, boo
         put_advice(w, &advice[i], i + 1, &f->numbers, dead ? SAY_FAILED : SAY_HELPED);
 }
 
-const char *const *diagnose_asks(const struct diagnose_report *r)
+const char *const *diagnose_asks(const struct diagnose_report *r, enum doctor_class kind)
 {
-    const char *const *asks = r->catalog->asks[r->decisive.probably];
+    const char *const *asks = r->catalog->asks[kind];
     return asks[0] ? asks : r->catalog->asks[DOCTOR_CLASSES];
+}
+
+static void put_asks(const struct writer *w, const struct diagnose_report *r,
+                     enum doctor_class kind)
+{
+    const char *const *asks = diagnose_asks(r, kind);
+    heading(w, SAY_ASK);
+    for (uint32_t i = 0; asks[0] && i < DOCTOR_ASKS; i++)
+        (void)ek_buf_printf(w->out, markdown(w) ? "%u. `%s`\n" : "   %u. %s\n", i + 1, asks[i]);
+    (void)ek_buf_printf(w->out,
+                        markdown(w) ? "%u. `evenkeelctl support-bundle`: %s\n"
+                                    : "   %u. evenkeelctl support-bundle: %s\n",
+                        DOCTOR_ASKS + 1, diagnose_say(w, SAY_BUNDLE));
 }
 
 /* What is known of a log that the catalog does not explain. */
 static void put_unknown(const struct writer *w, const struct diagnose_report *r)
 {
     const struct doctor_decisive *d = &r->decisive;
-    const char *const *asks = diagnose_asks(r);
     (void)ek_buf_printf(w->out, "\n%s\n", diagnose_say(w, SAY_UNKNOWN));
     heading(w, SAY_DECISIVE);
     (void)ek_buf_printf(w->out, markdown(w) ? "- %s %" PRIu64 ": `" : "   %s %" PRIu64 ": ",
@@ -143,13 +158,7 @@ static void put_unknown(const struct writer *w, const struct diagnose_report *r)
         (void)ek_buf_printf(w->out, "%s%s %s: %s\n", markdown(w) ? "\n" : "   ",
                             diagnose_say(w, SAY_PROBABLY), doctor_class_name(d->probably),
                             doctor_class_text(d->probably, w->style->lang));
-    heading(w, SAY_ASK);
-    for (uint32_t i = 0; asks[0] && i < DOCTOR_ASKS; i++)
-        (void)ek_buf_printf(w->out, markdown(w) ? "%u. `%s`\n" : "   %u. %s\n", i + 1, asks[i]);
-    (void)ek_buf_printf(w->out,
-                        markdown(w) ? "%u. `evenkeelctl support-bundle`: %s\n"
-                                    : "   %u. evenkeelctl support-bundle: %s\n",
-                        DOCTOR_ASKS + 1, diagnose_say(w, SAY_BUNDLE));
+    put_asks(w, r, d->probably);
 }
 
 static void put_numbers(const struct writer *w, const struct doctor_numbers *n)
@@ -216,18 +225,21 @@ static void put_sources(const struct writer *w, const struct doctor_signature *s
     (void)ek_buf_puts(w->out, "\n");
 }
 
+/* "HANG", "probably HANG". */
 static void put_title(const struct writer *w, const struct doctor_signature *s,
-                      enum doctor_class cls)
+                      enum doctor_class cls, bool probable)
 {
     const char *title = s->title.in[w->style->lang];
+    const char *likely = probable ? diagnose_say(w, SAY_LIKELY) : "", *gap = probable ? " " : "";
     if (markdown(w))
-        (void)ek_buf_printf(w->out, "## %s: %s\n\n%s (`%s`)\n", doctor_class_name(cls), title,
-                            doctor_class_text(cls, w->style->lang), s->id);
+        (void)ek_buf_printf(w->out, "## %s%s%s: %s\n\n%s (`%s`)\n", likely, gap,
+                            doctor_class_name(cls), title, doctor_class_text(cls, w->style->lang),
+                            s->id);
     else
-        (void)ek_buf_printf(w->out, "%s%s%s  %s  [%s]\n  %s\n",
-                            w->style->colour ? "\033[1;31m" : "", doctor_class_name(cls),
-                            w->style->colour ? "\033[0m" : "", title, s->id,
-                            doctor_class_text(cls, w->style->lang));
+        (void)ek_buf_printf(w->out, "%s%s%s%s%s  %s  [%s]\n  %s\n",
+                            w->style->colour ? (probable ? "\033[1;33m" : "\033[1;31m") : "",
+                            likely, gap, doctor_class_name(cls), w->style->colour ? "\033[0m" : "",
+                            title, s->id, doctor_class_text(cls, w->style->lang));
 }
 
 static void put_flow(const struct writer *w, const struct doctor_finding *f)
@@ -245,16 +257,21 @@ static void put_flow(const struct writer *w, const struct doctor_finding *f)
     }
 }
 
-static void put_finding(const struct writer *w, const struct doctor_finding *f)
+static void put_finding(const struct writer *w, const struct diagnose_report *r,
+                        const struct doctor_finding *f)
 {
     const struct doctor_signature *s = f->signature;
-    put_title(w, s, f->cls);
+    put_title(w, s, f->cls, f->probable);
     heading(w, SAY_CAUSE);
     (void)ek_buf_puts(w->out, markdown(w) ? "" : "   ");
     doctor_tell(s->cause.in[w->style->lang], &f->numbers, w->out);
     (void)ek_buf_puts(w->out, "\n");
     put_evidence(w, f);
     put_numbers(w, &f->numbers);
+    if (f->probable) {
+        (void)ek_buf_printf(w->out, "\n%s%s\n", markdown(w) ? "" : "  ", diagnose_say(w, SAY_WEAK));
+        put_asks(w, r, f->cls);
+    }
     if (doctor_flow_applies(f->cls))
         put_flow(w, f);
     put_list(w, f, false);
@@ -291,7 +308,7 @@ void diagnose_write(const struct diagnose_report *r, const struct diagnose_style
         put_unknown(&w, r);
     for (uint32_t i = 0; i < r->count && i < most; i++) {
         (void)ek_buf_puts(out, "\n");
-        put_finding(&w, &r->findings[i]);
+        put_finding(&w, r, &r->findings[i]);
     }
     if (r->count > most) {
         (void)ek_buf_printf(out, "\n%s:\n", diagnose_say(&w, SAY_OTHERS));
@@ -318,7 +335,7 @@ void diagnose_explain(const struct doctor_signature *s, const struct diagnose_st
 {
     static const struct doctor_numbers none;
     struct writer w = {style, out};
-    put_title(&w, s, s->cls);
+    put_title(&w, s, s->cls, false);
     (void)ek_buf_printf(out, markdown(&w) ? "\n%s; %s\n" : "  %s; %s\n", s->engines, s->versions);
     heading(&w, SAY_CAUSE);
     (void)ek_buf_printf(out, "%s%s\n", markdown(&w) ? "" : "   ", s->cause.in[style->lang]);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/ladder.h"
-#include "supervisor/doctor/scan.h"
+#include "supervisor/doctor/finding.h"
 #include "supervisor/doctor/texts.h"
 
 #define GIB 1073741824.0
@@ -27,7 +27,7 @@
 /* Ranks from it on are of one failure, below of many: what helps is the module's then. */
 #define EXACT 60u
 
-enum advise_words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
+enum advise_words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, NAMED, WORDS };
 
 static const struct doctor_remedy remedies[WORDS] = {
     [WAIT] = {.text = DOCTOR_TEXT(remedy_wait)},
@@ -37,6 +37,7 @@ static const struct doctor_remedy remedies[WORDS] = {
     [SEGMENTS] = {.flag = "PYTORCH_CUDA_ALLOC_CONF", .text = DOCTOR_TEXT(remedy_segments)},
     [SWAP] = {.text = DOCTOR_TEXT(remedy_swap)},
     [LOW] = {.text = DOCTOR_TEXT(remedy_low)},
+    [NAMED] = {.text = DOCTOR_TEXT(remedy_named)},
 };
 
 struct now {
@@ -226,6 +227,22 @@ static void put_helps(struct list *l, const struct doctor_finding *f)
         put_list(l, f->help[i]->remedies, f->help[i]->remedy_count, &f->numbers);
 }
 
+/* The flag that the failure's own line names, before all others; not where one of them is it. */
+static void put_named(struct list *l, const struct doctor_finding *f)
+{
+    if (!f->flag[0])
+        return;
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->at[i].flag && strcmp(l->at[i].flag, f->flag) == 0)
+            return;
+    }
+    if (l->count == DOCTOR_ADVICE_MOST)
+        l->count--;
+    memmove(&l->at[1], &l->at[0], l->count * sizeof(l->at[0]));
+    l->at[0] = (struct doctor_advice){.remedy = &remedies[NAMED], .flag = f->flag};
+    l->count++;
+}
+
 uint32_t doctor_advise_for(const struct doctor_finding *f,
                            struct doctor_advice ret_advice[DOCTOR_ADVICE_MOST])
 {
@@ -240,5 +257,6 @@ uint32_t doctor_advise_for(const struct doctor_finding *f,
     put_list(&l, f->signature->remedies, f->signature->remedy_count, &f->numbers);
     if (exact)
         put_helps(&l, f);
+    put_named(&l, f);
     return l.count;
 }

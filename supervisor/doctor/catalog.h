@@ -85,6 +85,7 @@ struct doctor_signature {
     uint32_t example_count;
     uint32_t times; /* lines of one start, fewer say nothing */
     bool ladder;    /* of memory: what helps begins with the ladder of its class (ladder.h) */
+    bool general;   /* words of a kind that many programs have, no program's own message */
 };
 
 #define DOCTOR_PATTERNS_MOST 4096u /* expressions of a catalog */

@@ -18,6 +18,7 @@
 #define NAME_MOST      63
 #define STATUS_REFUSED 400 /* statuses of HTTP from it on are errors ... */
 #define STATUS_END     600
+#define FLAG_LEAST     3 /* bytes of a name of a flag */
 #define STATUS_TEXT    24
 
 /* Length of the escape sequence at s, at least 1. */
@@ -222,6 +223,12 @@ static bool is_said(const char *line, size_t at)
     return glog && ends_with(line, at, "] ");
 }
 
+/* As the mark in "model's". */
+static bool in_word(const char *line, size_t at)
+{
+    return at > 0 && isalpha((unsigned char)line[at - 1]);
+}
+
 /* Whether `at` lies within quotes or braces of a quoted text. */
 static bool is_quoted(const char *line, size_t at)
 {
@@ -231,15 +238,19 @@ static bool is_quoted(const char *line, size_t at)
     size_t first =
         at > 0 && (line[0] == '`' || line[0] == '"') && !memchr(line + 1, line[0], at - 1);
     for (size_t i = first; i < at; i++) {
+        /* Most bytes are none of these; the walk is a fifth of the time of a log otherwise. */
+        static const bool marks[256] = {
+            ['\\'] = true, ['"'] = true, ['`'] = true, ['\''] = true, ['{'] = true, ['}'] = true};
         char c = line[i];
-        bool in_word = i > 0 && isalpha((unsigned char)line[i - 1]); /* as in "model's" */
+        if (!marks[(unsigned char)c])
+            continue;
         if (quote && c == '\\')
             i++;
         else if (quote && c == quote)
             quote = 0;
         else if (quote)
             continue;
-        else if (c == '"' || c == '`' || (c == '\'' && !in_word))
+        else if (c == '"' || c == '`' || (c == '\'' && !in_word(line, i)))
             quote = is_said(line, i) ? 0 : c;
         else if (c == '{')
             depth++;
@@ -283,4 +294,39 @@ bool doctor_line_own(const char *line, size_t at)
             return false;
     }
     return true;
+}
+
+/* The length of a flag without its dashes, 0: it is none. */
+static size_t flag_length(const char *name)
+{
+    size_t n = 0;
+    if (!islower((unsigned char)name[0]))
+        return 0;
+    while (islower((unsigned char)name[n]) || isdigit((unsigned char)name[n]) || name[n] == '-' ||
+           name[n] == '_')
+        n++;
+    while (n > 0 && !isalnum((unsigned char)name[n - 1]))
+        n--;
+    return n < FLAG_LEAST ? 0 : n;
+}
+
+void doctor_line_flag(const char *line, char *ret_flag, size_t size)
+{
+    const char *found = NULL;
+    size_t len = 0;
+    ret_flag[0] = '\0';
+    for (const char *at = line; (at = strstr(at, "--")) != NULL; at += 2) {
+        bool begins = at == line || !(isalnum((unsigned char)at[-1]) || strchr("-/", at[-1]));
+        size_t n = begins ? flag_length(at + 2) : 0;
+        if (n == 0)
+            continue;
+        if (found && (len != n + 2 || memcmp(found, at, len) != 0))
+            return;
+        found = at;
+        len = n + 2;
+    }
+    if (found && len < size) {
+        memcpy(ret_flag, found, len);
+        ret_flag[len] = '\0';
+    }
 }

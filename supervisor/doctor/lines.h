@@ -26,3 +26,6 @@ bool doctor_line_own(const char *line, size_t at);
 /* Whether the line is the record of a request or of its answer, and `at` lies in what it repeats of
  * them: there even what counts within quotes is a user's. */
 bool doctor_line_record(const char *line, size_t at);
+/* The one flag that a line names ("... set a smaller number for `--max-running-requests`"), as a
+ * text of at most size - 1 bytes; "" when it names none, or several as command lines do. */
+void doctor_line_flag(const char *line, char *ret_flag, size_t size);

@@ -1,6 +1,6 @@
 /*
  * Names of the phases of a server's life for output, and which of them come before it serves;
- * scan.c and flow.c decide by that whether a lack of memory is one of the start.
+ * resolve.c, weigh.c and flow.c decide by that whether a lack of memory is one of the start.
  */
 #include "supervisor/doctor/phase.h"
 

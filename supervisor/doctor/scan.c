@@ -12,27 +12,20 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/help.h"
 #include "supervisor/doctor/hint.h"
+#include "supervisor/doctor/level.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/literals.h"
+#include "supervisor/doctor/resolve.h"
 #include "supervisor/doctor/trace.h"
+#include "supervisor/doctor/weigh.h"
 
-#define NOT_FULL_PART  2                     /* so often what was asked for was free, ... */
-#define NOT_FULL_BYTES (512.0 * 1024 * 1024) /* ... and so much besides */
-#define PIECES_PART    2.0 /* they are the cause when so large a part of it lies in them */
-#define SHARED_PART    4   /* another process holds so large a part of the card, ... */
-#define SHARED_MORE    (1.5 * 1024 * 1024 * 1024) /* ... and so much more than this one */
-#define MATCH_MOST     200000u                    /* steps of one expression on one line */
-#define MESSAGE_LINES  2u  /* around the decisive line its own message may stand */
-#define MORE_LINES     25u /* after a failure in which its further numbers are looked for */
-#define HITS_MOST      64u /* patterns tried on one line */
-#define FIRST_GAIN     3u  /* of the rank: it is the decisive line */
-#define PRESSURE       45u /* ranks up to it are of what goes on while it serves */
-#define SURE           60u /* ranks from it on of the decisive line outweigh remarks beside it */
-#define STOP_RANK      22u /* of SIGTERM; signals above it are faults, also while it stops */
-#define CERTAIN        46u /* ranks below explain no exception that stands in another line */
+#define MATCH_MOST 200000u /* steps of one expression on one line */
+#define MORE_LINES 25u     /* after a failure in which its further numbers are looked for */
+#define HITS_MOST  64u     /* patterns tried on one line */
+#define STOP_RANK  22u     /* of SIGTERM; signals above it are faults, also while it stops */
+#define CERTAIN    46u     /* ranks below explain no exception that stands in another line */
 
 struct doctor_scan {
     const struct doctor_catalog *catalog;
@@ -152,7 +145,7 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
 /* A closed connection or the like, once it has begun to stop: it was told to. */
 static bool ends_by_order(const struct doctor_scan *s, size_t len)
 {
-    return s->phase == DOCTOR_PHASE_STOPPING && doctor_trace_echo(s->clean, len);
+    return s->phase == DOCTOR_PHASE_STOPPING && doctor_level_echo(s->clean, len);
 }
 
 /* The same, or a signal. */
@@ -184,8 +177,8 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->numbers.count = 0;
     }
     f->outlived = false;
-    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
-    f->raised |= doctor_trace_is(s->clean, len);
+    f->firm |= !doctor_level_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
+    f->raised |= doctor_level_raises(s->clean, len) && !doctor_level_quotes(s->clean, len);
     f->life = s->life;
     f->count++;
     f->last_line = s->line;
@@ -357,193 +350,6 @@ void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
 
 /* ---- the whole ---- */
 
-/* What another process holds is what the card lacks. The message may name this process among them:
- * the first that it names is another one when it holds more than PyTorch has here. */
-static bool is_shared(const struct doctor_numbers *n)
-{
-    double others = 0, own = 0, all = 0;
-    (void)doctor_numbers_lookup(n, "own", &own);
-    return doctor_numbers_lookup(n, "others", &others) &&
-           doctor_numbers_lookup(n, "capacity", &all) && others * SHARED_PART > all &&
-           others > own + SHARED_MORE;
-}
-
-enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numbers *n,
-                                 enum doctor_phase phase)
-{
-    if (cls != DOCTOR_DEVICE_OOM)
-        return cls;
-    double x = 0, y = 0, z = 0, c = 0;
-    bool has_x = doctor_numbers_lookup(n, "requested", &x);
-    bool has_y = doctor_numbers_lookup(n, "free", &y);
-    bool has_z = doctor_numbers_lookup(n, "reserved", &z);
-    if (has_x && doctor_numbers_lookup(n, "capacity", &c) && x > c)
-        return DOCTOR_CONFIG;
-    if (doctor_phase_early(phase))
-        return DOCTOR_STARTUP_OOM;
-    if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x && !is_shared(n))
-        return DOCTOR_FRAG_OOM;
-    return doctor_phase_late(phase) ? DOCTOR_BURST_OOM : cls;
-}
-
-/* Old PyTorch says what is reserved in all. */
-static void derive(struct doctor_numbers *n)
-{
-    double all = 0, allocated = 0;
-    if (!doctor_numbers_find(n, "reserved") && doctor_numbers_lookup(n, "reserved_all", &all) &&
-        doctor_numbers_lookup(n, "allocated", &allocated) && all >= allocated)
-        doctor_numbers_set(n, "reserved", all - allocated, true);
-}
-
-/* What the remedies ask: which class it is, and whether the card was full at all. */
-static void derive_facts(struct doctor_finding *f)
-{
-    double x = 0, y = 0;
-    if (!doctor_flow_applies(f->cls) && f->signature->cls != DOCTOR_DEVICE_OOM)
-        return;
-    if (f->cls == DOCTOR_STARTUP_OOM)
-        doctor_numbers_set(&f->numbers, "is_startup", 1, false);
-    if (f->cls == DOCTOR_BURST_OOM || f->cls == DOCTOR_DEVICE_OOM)
-        doctor_numbers_set(&f->numbers, "is_burst", 1, false);
-    if (f->cls == DOCTOR_FRAG_OOM)
-        doctor_numbers_set(&f->numbers, "is_frag", 1, false);
-    if (is_shared(&f->numbers))
-        doctor_numbers_set(&f->numbers, "is_shared", 1, false);
-    if (f->cls != DOCTOR_STARTUP_OOM)
-        doctor_numbers_set(&f->numbers, "is_loading", 0, false);
-    if (doctor_numbers_lookup(&f->numbers, "requested", &x) &&
-        doctor_numbers_lookup(&f->numbers, "free", &y) && y > NOT_FULL_PART * x &&
-        y - x > NOT_FULL_BYTES)
-        doctor_numbers_set(&f->numbers, "is_not_full", 1, false);
-}
-
-/* The failure's own numbers win over the log's. */
-static void add_facts(struct doctor_numbers *n, const struct doctor_numbers *facts)
-{
-    for (uint32_t i = 0; i < facts->count; i++) {
-        if (!doctor_numbers_find(n, facts->at[i].name))
-            doctor_numbers_set(n, facts->at[i].name, facts->at[i].value, facts->at[i].bytes);
-    }
-}
-
-static int scan_compare(const void *a, const void *b)
-{
-    const struct doctor_finding *x = a, *y = b;
-    if (x->life != y->life)
-        return x->life > y->life ? -1 : 1;
-    if (x->rank != y->rank)
-        return x->rank > y->rank ? -1 : 1;
-    if (x->decisive != y->decisive)
-        return x->decisive ? -1 : 1;
-    return x->first_line < y->first_line ? -1 : x->first_line > y->first_line;
-}
-
-/* What a program only remarks, while the decisive line names a cause: an import that was skipped, a
- * file that was not found and not needed. Faults of the machine are said in lines of their own. */
-static bool is_remark(const struct doctor_finding *f)
-{
-    return !f->decisive && !f->raised &&
-           (f->cls == DOCTOR_BUILD || f->cls == DOCTOR_CONFIG || f->cls == DOCTOR_FILES ||
-            f->cls == DOCTOR_CLIENT || f->cls == DOCTOR_BUG);
-}
-
-/* What a start may complain of and go on: an interface that it does without, workers that compile.
- */
-static bool is_wait(const struct doctor_finding *f)
-{
-    return !f->decisive && !f->raised && (f->cls == DOCTOR_COMM || f->cls == DOCTOR_HANG) &&
-           !doctor_phase_late(f->phase);
-}
-
-/* A start that fell by an exception: memory that grows and a cache that is full did not do it. */
-static bool fell_at_start(const struct doctor_scan *s)
-{
-    for (uint32_t i = 0; i < s->finding_count; i++) {
-        const struct doctor_finding *f = &s->finding[i];
-        if (f->decisive && f->raised && f->life == s->life && !doctor_phase_late(f->phase))
-            return true;
-    }
-    return false;
-}
-
-static void lower_remarks(struct doctor_scan *s)
-{
-    uint32_t decisive = 0;
-    uint64_t first = 0, last = 0;
-    for (uint32_t i = 0; i < s->finding_count; i++) {
-        if (s->finding[i].decisive) {
-            decisive = s->finding[i].rank;
-            first = s->finding[i].first_line;
-            last = s->finding[i].last_line;
-        }
-    }
-    for (uint32_t i = 0; i < s->finding_count && decisive >= SURE; i++) {
-        struct doctor_finding *f = &s->finding[i];
-        bool message = f->last_line > first && f->last_line + MESSAGE_LINES >= last &&
-                       f->last_line <= last + MESSAGE_LINES;
-        if (!is_remark(f) || f->rank < decisive)
-            continue;
-        f->rank = message ? decisive + 1 : decisive - 1;
-    }
-}
-
-/* What warnings are enough for: a server that serves on, but badly. */
-static bool goes_on(enum doctor_class cls)
-{
-    return cls == DOCTOR_KV_PRESSURE || cls == DOCTOR_LEAK || cls == DOCTOR_HANG ||
-           cls == DOCTOR_PREFIX;
-}
-
-/* A general signature whose numbers say what another one is about is told after it: the remedies
- * for memory in pieces come before those for too little of it. */
-static void rank(struct doctor_scan *s)
-{
-    bool fell = fell_at_start(s);
-    for (uint32_t i = 0; i < s->finding_count; i++) {
-        struct doctor_finding *f = &s->finding[i];
-        bool outlived = f->outlived && (is_remark(f) || is_wait(f));
-        f->rank = f->signature->rank;
-        f->explains = !outlived && (f->firm || (goes_on(f->cls) && !fell));
-        if (f->rank <= PRESSURE && f->explains)
-            continue;
-        if (!f->firm || outlived)
-            f->rank = f->rank < DOCTOR_CONSEQUENCE ? f->rank : DOCTOR_CONSEQUENCE - 1;
-        else if (f->decisive)
-            f->rank += FIRST_GAIN;
-    }
-    lower_remarks(s);
-    for (uint32_t i = 0; i < s->finding_count; i++) {
-        struct doctor_finding *own = &s->finding[i];
-        for (uint32_t k = 0; k < s->finding_count; k++) {
-            const struct doctor_finding *general = &s->finding[k];
-            if (own->signature->cls != DOCTOR_FRAG_OOM || general->cls != DOCTOR_FRAG_OOM ||
-                general->signature->cls != DOCTOR_DEVICE_OOM ||
-                general->last_line != own->last_line)
-                continue;
-            add_facts(&own->numbers, &general->numbers);
-            if (own->rank <= general->rank)
-                own->rank = general->rank + 1;
-        }
-    }
-}
-
-/* What only says that something died gives way to a cause of an older life: the last may have been
- * cut off, or ended by an operator. */
-static void promote(struct doctor_scan *s)
-{
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < s->finding_count; i++) {
-        if (s->finding[0].rank < DOCTOR_CONSEQUENCE && s->finding[i].rank >= DOCTOR_CONSEQUENCE &&
-            s->finding[best].rank < DOCTOR_CONSEQUENCE)
-            best = i;
-    }
-    if (best == 0)
-        return;
-    struct doctor_finding main = s->finding[best];
-    memmove(&s->finding[1], &s->finding[0], best * sizeof(main));
-    s->finding[0] = main;
-}
-
 static enum doctor_phase phase_of(const struct doctor_scan *s, const struct doctor_finding *f)
 {
     if (f->phase != DOCTOR_PHASE_UNKNOWN)
@@ -584,6 +390,14 @@ static const struct doctor_signature *named_by(const struct doctor_scan *s,
     return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
 }
 
+/* Words of a kind in a line that only follows from another: they are not the cause's. Ray's line
+ * names what was raised. */
+static bool is_after_cause(const struct doctor_signature *named, const char *text)
+{
+    return named->general && doctor_level_echo(text, strlen(text)) &&
+           !strstr(text, "RayTaskError(");
+}
+
 /* The entry that a hint names for the decisive line, by what was raised and where, when it weighs
  * more than the one that knows its words (TRACE_NONE: none does); else that one. */
 static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process *first)
@@ -595,6 +409,8 @@ static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process 
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of_process(s->catalog, first, s->match, s->context));
     if (!named || (by_words != TRACE_NONE && named->rank <= all[by_words].rank))
+        return by_words;
+    if (is_after_cause(named, first->text))
         return by_words;
     return add_named(s, named, first->last_line, first->text);
 }
@@ -618,7 +434,8 @@ static uint32_t name_loud(struct doctor_scan *s)
         return TRACE_NONE;
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
-    return named ? add_named(s, named, t->loud_line, t->loud) : TRACE_NONE;
+    return named && !is_after_cause(named, t->loud) ? add_named(s, named, t->loud_line, t->loud)
+                                                    : TRACE_NONE;
 }
 
 /* The remedies of the program and module; raised: the exception that decided, NULL: none did. */
@@ -632,6 +449,8 @@ static void find_help(struct doctor_scan *s, struct doctor_finding *f,
                                .raised = f->decisive ? raised : NULL};
     for (uint32_t i = 0; i < f->evidence_count && i < HELP_LINES; i++)
         of.said[i] = f->evidence[i].text;
+    for (uint32_t i = 0; i < f->evidence_count && !f->flag[0]; i++)
+        doctor_line_flag(f->evidence[i].text, f->flag, sizeof(f->flag));
     f->help_count = doctor_help_find(s->catalog, &of, s->match, s->context, f->help);
 }
 
@@ -657,14 +476,10 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
             *f = s->finding[i];
         f->decisive = decisive == i;
         f->phase = phase_of(s, f);
-        derive(&f->numbers);
-        add_facts(&f->numbers, &s->facts);
-        f->cls = doctor_resolve(f->signature->cls, &f->numbers, f->phase);
-        derive_facts(f);
+        doctor_resolve_finding(f, &s->facts);
     }
-    rank(s);
-    qsort(s->finding, s->finding_count, sizeof(*s->finding), scan_compare);
-    promote(s);
+    doctor_weigh(s->finding, s->finding_count,
+                 &(struct doctor_whole){.lines = s->line, .life = s->life});
     for (uint32_t i = 0; i < s->finding_count; i++)
         find_help(s, &s->finding[i], raised);
     bool unnamed = first && decisive == TRACE_NONE && !first->plain;

@@ -32,7 +32,7 @@ struct trace_process {
     uint64_t key; /* what names it in a line's prefix, hashed */
     uint64_t first_line, last_line;
     uint32_t signature; /* of the last line, TRACE_NONE: no entry knows it */
-    bool plain;         /* no exception, only a line that says "error: " */
+    bool plain;         /* no exception but a line that says "error: ", or one that was caught */
     char text[TRACE_TEXT];
     struct trace_where where;
 };
@@ -51,14 +51,8 @@ struct doctor_trace {
     uint32_t follows;     /* ... this one of them */
 };
 
-/* Whether a line says how something failed: an exception at its place, or an error of a command
- * line. Code that a traceback shows is none. */
-bool doctor_trace_is(const char *line, size_t len);
-/* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
-bool doctor_trace_mild(const char *line, size_t len);
-/* What follows when another process or task has ended. */
-bool doctor_trace_echo(const char *line, size_t len);
-/* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
+/* A line that says how something failed (doctor_level_raises()); signature: the weightiest entry
+ * that it matches, or TRACE_NONE. */
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature);
 /* "Caused by:": what follows goes on with what was noted last. */

@@ -10,9 +10,9 @@
 
 #include "common/err.h"
 #include "supervisor/doctor/advise.h"
+#include "supervisor/doctor/level.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/scan.h"
-#include "supervisor/doctor/trace.h"
 #include "tests/unit/doctor/scanned.h"
 
 static struct scanned scan(const char *text)
@@ -477,8 +477,8 @@ static void test_quotes(void **state)
     }
     assert_true(doctor_version("0.11.2", 6) == 1102);
     assert_true(doctor_version("1.2", 3) == 10200);
-    assert_true(doctor_trace_is("torch.OutOfMemoryError: x", 25));
-    assert_false(doctor_trace_is("    raise ValueError(\"x\")", 25));
+    assert_true(doctor_level_raises("torch.OutOfMemoryError: x", 25));
+    assert_false(doctor_level_raises("    raise ValueError(\"x\")", 25));
 }
 
 int main(void)

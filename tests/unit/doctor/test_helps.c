@@ -315,13 +315,40 @@ static void test_builtin_table(void **state)
     (void)close_catalog(NULL);
 }
 
+/* The flag that the failure's own line names comes first, unless it is among the remedies. */
+static void test_named_flag(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *log, *flag;
+    } cases[] = {
+        {"KelpError: general, set a smaller number for `--max-kelp`. kelp=1\n", "--max-kelp"},
+        {"KelpError: general --leaf of vllm\n", "--leaf"},
+        {"KelpError: general, run as kelp --max-kelp 7 --other 3\n", NULL},
+        {"KelpError: general -- and --Kelp and a--b and --x\n", NULL},
+        {"KelpError: general --max-kelp, again --max-kelp\n", "--max-kelp"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+        assert_int_equal(doctor_catalog_parse("small", small, strlen(small), &catalog, NULL), 0);
+        struct scanned s = scan_pieces(cases[i].log, 7);
+        assert_true(s.count > 0 && doctor_advise_for(&s.f[0], advice) > 0);
+        const char *said = advice[0].flag;
+        if (!said != !cases[i].flag || (said && strcmp(said, cases[i].flag) != 0))
+            fail_msg("%s instead of %s first, of %s", said ? said : "no flag",
+                     cases[i].flag ? cases[i].flag : "none", cases[i].log);
+        doctor_scan_free(s.scan);
+        doctor_catalog_free(catalog);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_and_place), cmocka_unit_test(test_faults),
         cmocka_unit_test(test_too_many),        cmocka_unit_test(test_builtin_table),
         cmocka_unit_test(test_own_first),       cmocka_unit_test(test_flags_of_engines),
-        cmocka_unit_test(test_not_told),
+        cmocka_unit_test(test_not_told),        cmocka_unit_test(test_named_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,6 +74,24 @@ static void test_stands_still(void **state)
     assert_told(BEGIN READY STILL OTHER STILL OTHER STILL OTHER STILL, "no-token-with-work");
 }
 
+/* SGLang's data-parallel ranks are engines of their own. */
+static void test_ranks_stand_still(void **state)
+{
+    (void)state;
+#define DECODE(rank, speed)                                                                        \
+    "[2026-11-20 10:00:05 DP" rank " TP" rank "] Decode batch, #running-req: 1, #token: 1088, "    \
+    "token usage: 0.00, cuda graph: True, gen throughput (token/s): " speed ", #queue-req: 0\n"
+    assert_told(DECODE("3", "0.00") DECODE("6", "30.48") DECODE("3", "0.00") DECODE("6", "30.48")
+                    DECODE("3", "0.00"),
+                "no-token-with-work");
+    assert_told(DECODE("3", "0.00") DECODE("3", "0.00") DECODE("3", "30.48") DECODE("3", "0.00"),
+                "");
+    assert_told(
+        DECODE("3", "0.00") "[2026-11-20 10:00:05 DP3 TP3] Prefill batch, #new-seq: 1\n" DECODE(
+            "3", "0.00") DECODE("3", "0.00"),
+        "");
+}
+
 static void test_warnings(void **state)
 {
     (void)state;
@@ -129,8 +147,10 @@ static void test_stops(void **state)
     assert_told(
         BEGIN READY "INFO:     Shutting down\nzmq.error.ZMQError: Operation not supported\n", "");
     (void)snprintf(text, sizeof(text), "%s%s%s", BEGIN, READY, closed);
+    /* Else it decides, but what follows from a cause is not named by its general words. */
     struct scanned s = scan(text);
-    assert_true(s.count > 0 && s.f[0].explains);
+    struct doctor_decisive d = doctor_scan_decisive(s.scan);
+    assert_true(!d.known && d.line == 3);
     doctor_scan_free(s.scan);
     assert_told(
         "pydantic_core._pydantic_core.ValidationError: 1 validation error for KelpConfig\n"
@@ -155,6 +175,32 @@ static void test_waited(void **state)
     (void)snprintf(text, sizeof(text), "%s%s%s", BEGIN, READY, wait);
     assert_told(text, "shm-broadcast-wait");
     assert_told("NET/OFI NCCL WARN NET/OFI Failed to initialize sendrecv protocol\n" BEGIN READY,
+                "");
+}
+
+/* What a start remarks on and does without, in the words of other programs. */
+static void test_done_without(void **state)
+{
+    (void)state;
+#define ROUTER(level)                                                                              \
+    "2026-11-20T10:00:02.6Z " level " text_generation_router::server: server.rs:1672: "
+    static const char caught[] = ROUTER(
+        "ERROR") "Failed to import python tokenizer ModuleNotFoundError: No module named 'kelp'\n";
+    static const char pinned[] =
+        "ggml_vulkan: Failed to allocate pinned memory.\n"
+        "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory\n";
+    char text[512];
+    (void)snprintf(text, sizeof(text), "%s%s", caught, ROUTER("INFO") "Connected\n");
+    assert_told(text, "");
+    assert_told(caught, "python-import-error");
+    (void)snprintf(text, sizeof(text), "%s%s", pinned,
+                   "INFO [                    main] model loaded | tid=\"0x3\" timestamp=1\n");
+    assert_told(text, "");
+    struct scanned s = scan(pinned);
+    assert_true(s.count > 0 && s.f[0].explains);
+    doctor_scan_free(s.scan);
+    assert_told("[2026-11-20 09:31:24 TP1] Ignore import error when loading kelp.models: No module "
+                "named 'kelp.models'\n",
                 "");
 }
 
@@ -203,11 +249,16 @@ static void test_ran(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_outlived),    cmocka_unit_test(test_stands_still),
-        cmocka_unit_test(test_warnings),    cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_stops),       cmocka_unit_test(test_waited),
-        cmocka_unit_test(test_free_memory), cmocka_unit_test(test_prose),
-        cmocka_unit_test(test_ran)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outlived),
+                                       cmocka_unit_test(test_stands_still),
+                                       cmocka_unit_test(test_warnings),
+                                       cmocka_unit_test(test_shared),
+                                       cmocka_unit_test(test_stops),
+                                       cmocka_unit_test(test_waited),
+                                       cmocka_unit_test(test_free_memory),
+                                       cmocka_unit_test(test_prose),
+                                       cmocka_unit_test(test_ran),
+                                       cmocka_unit_test(test_done_without),
+                                       cmocka_unit_test(test_ranks_stand_still)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }

@@ -1,0 +1,407 @@
+/*
+ * How a line says what it says: as an exception, as a complaint, as a remark that a program makes
+ * and goes on, or as what follows from another line. Each is told from the line alone; which of a
+ * log's lines decides is trace.c's.
+ */
+#include "supervisor/doctor/level.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "supervisor/doctor/lines.h"
+
+#define PREFIX_MOST 140 /* bytes in which a prefix has its level */
+
+static bool in_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '.';
+}
+
+/* Whether the word that ends at `end` stands where programs write an exception. */
+static bool at_place(const char *line, size_t from)
+{
+    if (from == 0)
+        return true;
+    char before = line[from - 1];
+    if (before != ' ' && before != ']' && before != ')' && before != ':' && before != '\t')
+        return false;
+    static const char *const code[] = {"raise ", "except ", "File \"", "catch ", "isinstance(",
+                                       "def ",   "class ",  "import ", "return "};
+    for (size_t i = 0; i < sizeof(code) / sizeof(code[0]); i++) {
+        if (memmem(line, from, code[i], strlen(code[i])))
+            return false;
+    }
+    return doctor_line_own(line, from);
+}
+
+/* "ValueError: ...", "MemoryError", "torch.OutOfMemoryError('...": the class ends here. */
+static const char *find_exception(const char *line, size_t len, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), word, n)) != NULL;) {
+        size_t from = (size_t)(at - line), end = from + n;
+        at += n;
+        char next = end < len ? line[end] : '\0';
+        if (next != ':' && next != '\0' && next != '(')
+            continue;
+        while (from > 0 && in_name(line[from - 1]))
+            from--;
+        if (isupper((unsigned char)line[from]) || memchr(line + from, '.', end - from)) {
+            if (at_place(line, from))
+                return line + from;
+        }
+    }
+    return NULL;
+}
+
+static bool begins_or_follows(const char *line, size_t len, const char *word)
+{
+    const char *at = memmem(line, len, word, strlen(word));
+    return at && at_place(line, (size_t)(at - line));
+}
+
+/* Where its class begins, NULL: the line names none. */
+static const char *exception_in(const char *line, size_t len)
+{
+    static const char *const ends[] = {"Error", "Exception", "Refused", "NotFound"};
+    const char *at = NULL;
+    for (size_t i = 0; !at && i < sizeof(ends) / sizeof(ends[0]); i++)
+        at = find_exception(line, len, ends[i]);
+    return at;
+}
+
+static bool names_exception(const char *line, size_t len)
+{
+    return exception_in(line, len) != NULL;
+}
+
+/* How Rust, Go and C++ end a program. */
+static bool is_abort(const char *line, size_t len)
+{
+    return begins_or_follows(line, len, "panicked at") || begins_or_follows(line, len, "panic: ") ||
+           begins_or_follows(line, len, "Check failed") || begins_or_follows(line, len, "what(): ");
+}
+
+/* A line of a program's source, as people paste it beside a log: "except OSError:". A message may
+ * begin with such a word, too, and ends otherwise: "export failed: RuntimeError: ...". */
+static bool is_source(const char *line, size_t len)
+{
+    static const char *const opens[] = {
+        "except ", "logger.", "logging.", "return ",   "assert ",   "self.assert", "// ",
+        "if (",    "fn ",     "pub fn ",  "async fn ", "std::cerr", "export "};
+    size_t from = 0;
+    while (len > 0 && isspace((unsigned char)line[len - 1]))
+        len--;
+    while (from < len && (line[from] == ' ' || line[from] == '\t'))
+        from++;
+    if (from == len || !memchr(":;,{()", line[len - 1], 6))
+        return false;
+    for (size_t i = 0; i < sizeof(opens) / sizeof(opens[0]); i++) {
+        size_t n = strlen(opens[i]);
+        if (len - from >= n && memcmp(line + from, opens[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool doctor_level_raises(const char *line, size_t len)
+{
+    if (is_source(line, len))
+        return false;
+    return names_exception(line, len) || is_abort(line, len) ||
+           begins_or_follows(line, len, "error: ") ||
+           begins_or_follows(line, len, "Fatal Python error") ||
+           begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL");
+}
+
+/* A word by itself: "DEBUG", not the DEBUG of "NCCL_DEBUG=INFO". */
+static bool alone(const char *line, size_t len, const char *at, size_t n)
+{
+    char after = at + n < line + len ? at[n] : ' ';
+    return (at == line || !(in_name(at[-1]) || at[-1] == '=')) && !in_name(after) && after != '=';
+}
+
+/* The small word that ends before `end`, or `end`. */
+static const char *word_before(const char *line, const char *end)
+{
+    const char *from = end;
+    while (from > line && islower((unsigned char)from[-1]))
+        from--;
+    return from;
+}
+
+bool doctor_level_quotes(const char *line, size_t len)
+{
+    static const char *const levels[] = {"ERROR", "WARN", "WARNING"};
+    const char *at = exception_in(line, len);
+    bool level = false;
+    for (size_t i = 0; at && !level && i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *is = memmem(line, (size_t)(at - line), levels[i], strlen(levels[i]));
+        level = is && alone(line, len, is, strlen(levels[i]));
+    }
+    if (!level)
+        return false;
+    while (at > line && (at[-1] == ' ' || at[-1] == ':'))
+        at--;
+    const char *last = word_before(line, at);
+    return last < at && last > line && last[-1] == ' ' && word_before(line, last - 1) < last - 1;
+}
+
+/* "Warning   FailedMount": a level in a column and the reason of an event in the next. */
+static bool names_reason(const char *line, size_t len)
+{
+    static const char level[] = "Warning ";
+    const char *at = memmem(line, len, level, sizeof(level) - 1), *end = line + len;
+    if (!at)
+        return false;
+    for (at += sizeof(level) - 1; at < end && *at == ' ';)
+        at++;
+    return end - at > 1 && at[-2] == ' ' && isupper((unsigned char)at[0]) &&
+           islower((unsigned char)at[1]);
+}
+
+/* Kubernetes has no level above "Warning" for its events. */
+static bool is_event(const char *line, size_t len)
+{
+    static const char *const from[] = {" kubelet",     "\tkubelet", "default-scheduler",
+                                       "-controller ", "{kubelet ", "kernel-monitor",
+                                       "  Evicted ",   " BackOff "};
+    for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+        if (memmem(line, len, from[i], strlen(from[i])))
+            return true;
+    }
+    return names_reason(line, len);
+}
+
+/* "NCCL INFO misc/socket.cc:564 -> 2": the way up of an error, told at the level of remarks. Not 3
+ * out of the sockets and what calls them: NCCL closes its connections so when it ends, nor out of
+ * libibverbs, which is not there. */
+static bool is_result(const char *line, size_t len)
+{
+    static const char *const harmless[] = {
+        "misc/socket.cc:", "misc/ibvwrap.cc:", "transport/net_socket.cc:", "proxy.cc:"};
+    const char *at = memmem(line, len, "NCCL INFO ", 10), *end = line + len;
+    const char *file = at ? memmem(at, (size_t)(end - at), ".cc:", 4) : NULL;
+    const char *arrow = file ? memmem(file, (size_t)(end - file), " -> ", 4) : NULL;
+    if (!arrow)
+        return false;
+    for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
+        if (strncmp(at + 10, harmless[i], strlen(harmless[i])) == 0)
+            return end - arrow < 5 || arrow[4] != '3';
+    }
+    return true;
+}
+
+/* "ras/client_support.cc:160 NCCL WARN Call to bind failed": the monitor of NCCL (RAS) has a socket
+ * of its own, which another job of the host may hold; no collective needs it. */
+static bool is_monitor(const char *line, size_t len)
+{
+    const char *warn = memmem(line, len, " NCCL WARN ", 11);
+    size_t before = warn ? (size_t)(warn - line) : 0;
+    const char *file = warn ? memmem(line, before, "ras/", 4) : NULL;
+    return file && (file == line || file[-1] == ' ' || file[-1] == '/');
+}
+
+/* A level of one letter: "[TRT] [W] ", or llama.cpp's "0.01.274.655 W srv ". */
+static bool is_letter_mild(const char *line, size_t len)
+{
+    static const char letters[] = "IWVDT";
+    size_t at = 0, most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    while (at < len && (isdigit((unsigned char)line[at]) || line[at] == '.'))
+        at++;
+    /* minutes, two digits and twice three: an address seldom looks so */
+    if (at > 10 && line[at - 4] == '.' && line[at - 8] == '.' && line[at - 11] == '.' &&
+        at + 2 < len && line[at] == ' ' && line[at + 2] == ' ' &&
+        memchr(letters, line[at + 1], sizeof(letters) - 1))
+        return true;
+    for (const char *c = line; (c = memmem(c, most - (size_t)(c - line), "] [", 3)); c += 3) {
+        if ((size_t)(c - line) + 5 < len && c[4] == ']' &&
+            memchr(letters, c[3], sizeof(letters) - 1))
+            return true;
+    }
+    return false;
+}
+
+bool doctor_level_mild(const char *line, size_t len)
+{
+    static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
+    /* The last stands in a support bundle of a machine without a card. */
+    static const char *const spared[] = {"Warning:",
+                                         "Skipping ",
+                                         "skipping ",
+                                         "alling back",
+                                         "gnoring ",
+                                         "Ignore ",
+                                         "will be disabled",
+                                         ", using CPU instead",
+                                         ", loading from source",
+                                         "VRAM usage didn't recover",
+                                         "Performing Test ",
+                                         "<error reading variable",
+                                         "failed to find ggml_backend_init in",
+                                         "sh: 1: nvidia-smi: not found"};
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    if (is_monitor(line, len) || is_letter_mild(line, len))
+        return true;
+    if (is_event(line, len) || is_result(line, len) || memmem(line, len, "undefined symbol", 16) ||
+        memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
+        return false; /* kernels of the engine are not there, a task of the kernel is stuck */
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *at = memmem(line, most, levels[i], strlen(levels[i]));
+        if (at && alone(line, len, at, strlen(levels[i])))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof(spared) / sizeof(spared[0]); i++) {
+        if (memmem(line, most, spared[i], strlen(spared[i])))
+            return true;
+    }
+    return false;
+}
+
+/* "E1127 10:00:00.000000 77 rdma_context.cpp:7]", "[E1127 10:00:00.000000007 socket.cpp:7]": the
+ * level of glog, where a source file follows it. */
+static bool is_glog_error(const char *line, size_t len)
+{
+    size_t at = len > 0 && line[0] == '[';
+    return len > at + 1 && strchr("EF", line[at]) && isdigit((unsigned char)line[at + 1]) &&
+           (memmem(line, len, ".cpp:", 5) || memmem(line, len, ".cc:", 4));
+}
+
+/* "stalled", where it is no counter ("stalled 0", "stalled requests: 7"). */
+static bool is_stalled(const char *line, size_t len)
+{
+    static const char word[] = "stalled";
+    const char *at = memmem(line, len, word, sizeof(word) - 1), *end = line + len;
+    if (!at || !doctor_line_own(line, (size_t)(at - line)))
+        return false;
+    for (at += sizeof(word) - 1; at < end && *at == ' ';)
+        at++;
+    const char *name = at;
+    while (at < end && islower((unsigned char)*at))
+        at++;
+    size_t n = (size_t)(at - name);
+    bool counted = n == 0 || at[-1] == 's' ||
+                   (n == 5 && (memcmp(name, "count", 5) == 0 || memcmp(name, "total", 5) == 0));
+    while (at < end && (*at == ' ' || *at == ':' || *at == '='))
+        at++;
+    return !(counted && at < end && isdigit((unsigned char)*at));
+}
+
+/* "engine fell silent": a part of the program, not a peer or a client of it. */
+static bool is_silent(const char *line, size_t len)
+{
+    static const char *const parts[] = {"engine ", "ngineCore", "worker ",   "rank ",
+                                        "server ", "process ",  "scheduler "};
+    const char *at = memmem(line, len, " silent", 7);
+    if (!at || !doctor_line_own(line, (size_t)(at - line)))
+        return false;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (memmem(line, (size_t)(at - line), parts[i], strlen(parts[i])))
+            return true;
+    }
+    return false;
+}
+
+/* Where a program complains: by its level, or in words that say so. */
+static bool is_loud(const char *line, size_t len)
+{
+    static const char *const words[] = {"ERROR",
+                                        "CRITICAL",
+                                        "WARN ",
+                                        "failed",
+                                        "Failed",
+                                        "error",
+                                        "ASSERT",
+                                        "Aborted",
+                                        " fault",
+                                        "egfault",
+                                        "Killed",
+                                        "Error",
+                                        "annot ",
+                                        "nable to ",
+                                        "not found",
+                                        "refused",
+                                        "ould not ",
+                                        "ailure",
+                                        "timed out",
+                                        "got stuck",
+                                        "page fault",
+                                        "nvalid ",
+                                        "ismatch",
+                                        "<title>50",
+                                        "exceeded the",
+                                        "exceeded max",
+                                        "ot permitted",
+                                        "has no attribute",
+                                        "required positional"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const char *at = memmem(line, len, words[i], strlen(words[i]));
+        if (at && doctor_line_own(line, (size_t)(at - line)))
+            return true;
+    }
+    return is_glog_error(line, len) || is_stalled(line, len) || is_silent(line, len);
+}
+
+/* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
+static bool is_code(const char *line, size_t len)
+{
+    const char *at = memmem(line, len, "   raise ", 9);
+    return memmem(line, len, "  File \"", 8) || is_source(line, len) ||
+           (at && at + 9 < line + len && islower((unsigned char)at[9]));
+}
+
+bool doctor_level_loud(const char *line, size_t len)
+{
+    return !doctor_level_mild(line, len) && is_loud(line, len) &&
+           !memmem(line, len, "Traceback (most", 15) && !is_code(line, len);
+}
+
+bool doctor_level_plain(const char *line, size_t len)
+{
+    return !names_exception(line, len) && !is_abort(line, len);
+}
+
+/* "xoscar.errors.ServerClosed: ...", "subprocess.TimeoutExpired: ...": modules, then a class. */
+static bool names_class(const char *word, size_t len)
+{
+    size_t last = 0, dots = 0, small = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (!in_name(word[i]))
+            return false;
+        dots += word[i] == '.';
+        last = word[i] == '.' ? i + 1 : last;
+    }
+    for (size_t i = last; i < len; i++)
+        small += islower((unsigned char)word[i]) != 0;
+    return dots > 0 && islower((unsigned char)word[0]) && last < len &&
+           isupper((unsigned char)word[last]) && small > 0;
+}
+
+bool doctor_level_class(const char *line, size_t len)
+{
+    for (const char *colon = memmem(line, len, ": ", 2); colon;
+         colon = memmem(colon + 2, (size_t)(line + len - colon - 2), ": ", 2)) {
+        const char *from = colon;
+        while (from > line && in_name(from[-1]))
+            from--;
+        if (from < colon && (from == line || from[-1] == ' ') &&
+            names_class(from, (size_t)(colon - from)))
+            return true;
+    }
+    return false;
+}
+
+/* What follows when another process or task has ended; it explains nothing that came before. */
+bool doctor_level_echo(const char *line, size_t len)
+{
+    static const char *const words[] = {
+        "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
+        "KeyboardInterrupt", "ExceptionGroup:",  "ZMQError",        "CalledProcessError",
+        "ActorDiedError",    "ChildFailedError", "RayTaskError(",   "KeyError: '/mp-",
+        "KeyError: '/psm_"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (memmem(line, len, words[i], strlen(words[i])))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,24 @@
+/*
+ * How a line of a log says something: as an exception, a complaint, a remark, an echo. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Whether a line says how something failed: an exception at its place, or an error of a command
+ * line. Code that a traceback shows is none. */
+bool doctor_level_raises(const char *line, size_t len);
+/* A logger's sentence that ends in an exception: "ERROR Failed to import python tokenizer
+ * ModuleNotFoundError: ...". The program has caught it. */
+bool doctor_level_quotes(const char *line, size_t len);
+/* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
+bool doctor_level_mild(const char *line, size_t len);
+/* What follows when another process or task has ended. */
+bool doctor_level_echo(const char *line, size_t len);
+/* Such a line that names no exception and no abort, only "error: ". */
+bool doctor_level_plain(const char *line, size_t len);
+/* A class of an exception with its modules, whatever its name: "subprocess.TimeoutExpired: ...". */
+bool doctor_level_class(const char *line, size_t len);
+/* A line that complains without an exception: "ERROR ...", "... failed: ...". */
+bool doctor_level_loud(const char *line, size_t len);
