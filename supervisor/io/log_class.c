@@ -61,7 +61,8 @@ static struct doctor_catalog *log_class_load(const char *site)
 }
 
 /* The best of the findings that is a reason to end. The end of a process is none that a class comes
- * from, but what ranks below it follows from it: a queue that broke, a rank that was lost. */
+ * from, but what ranks below it follows from it: a queue that broke, a rank that was lost. That no
+ * retry cures it takes more than weak evidence. */
 static bool log_class_take(const struct doctor_finding *f, uint32_t count,
                            struct crash_found *ret_found)
 {
@@ -69,7 +70,8 @@ static bool log_class_take(const struct doctor_finding *f, uint32_t count,
         enum crash_class cls = class_of(f[i].cls);
         if (f[i].cls == DOCTOR_SIGNAL && f[i].rank >= RANK_LEAST)
             return false;
-        if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST)
+        if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST ||
+            (cls == CRASH_CONFIG && f[i].probable))
             continue;
         *ret_found = (struct crash_found){.cls = cls};
         (void)snprintf(ret_found->id, sizeof(ret_found->id), "%s", f[i].signature->id);

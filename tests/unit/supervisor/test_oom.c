@@ -266,6 +266,11 @@ static const struct class_case {
      false,
      "did you mean --port?"},
     {{READY(1), LOG("std::bad_alloc\n")}, CRASH_HOST_OOM, true, "host memory"},
+    /* Words that any program may have do not end all tries. */
+    {{STARTING(1), LOG("Cannot find an appropriate cached snapshot of kelp/weed\n")},
+     CRASH_UNKNOWN,
+     true,
+     "1"},
 };
 
 static void test_classes(void **state)
