@@ -70,8 +70,7 @@ check-ptxas: $(if $(filter 1,$(CUDA)),$(FATBINS) build/venv-sass/ready $(if $(HA
 # A disassembler for a toolkit without one; without a network the part that needs it is skipped.
 build/venv-sass/ready:
 	@mkdir -p $(@D)
-	@[ -x $(CUDA_HOME)/bin/nvdisasm ] || { echo "  VENV    build/venv-sass"; python3 -m venv build/venv-sass && \
-	  build/venv-sass/bin/pip install -q --disable-pip-version-check nvidia-cuda-nvdisasm==13.5.37; } || \
+	@[ -x $(CUDA_HOME)/bin/nvdisasm ] || { echo "  VENV    build/venv-sass"; tools/venv.sh build/venv-sass nvidia-cuda-nvdisasm==13.5.37; } || \
 	  echo "no disassembler: pip could not install nvidia-cuda-nvdisasm"
 	@touch $@
 ptxas-all:
