@@ -77,6 +77,17 @@ card() { tests_of tests/unit/cuda | grep -vx $RACES | awk -v k="$1" 'NR % 4 ~ k'
 idle() {
     { card "[$((today % 2))$((today % 2 + 2))]" && { [ $turn = 0 ] || echo $RACES; }; } | xargs
 }
+# Of the card's kernels, which the tests have as they are compiled for the host, nvcc compiles one file in 7 each day
+# and what the last forty commits changed; all where there is a card, or where what they include has changed. 7 has no
+# common divisor with the architectures of .ci/run.
+images() {
+    share=7
+    [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ] || share=1
+    changed=$(git diff --name-only HEAD~40 -- 'kernels/cuda/*.cuh' 'kernels/cuda/args*.h' kernels/graph.h kernels/step.h \
+        common/sampling.h 2>/dev/null && git diff --name-only -G'NVCC|gencode' HEAD~40 -- tools/cuda.mk) || share=1
+    [ -z "$changed" ] || share=1
+    EVENKEEL_DAY=$today tools/turns.sh $share 40 kernels/cuda/*.cu | xargs
+}
 build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
 # 13 has no common divisor with the days of the card's halves: each case has its day.
 unit() { shared 13 $today OMIT="$(idle)" unit; }
@@ -209,6 +220,8 @@ trap 'exit 130' INT TERM
 mkdir -p build/reports
 started=$(date +%s)
 
+IMAGES=$(images)
+export IMAGES
 part build build
 case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv e2e-tools cuda-fake ;; esac
 # shellcheck disable=SC2086  # a command

@@ -45,10 +45,10 @@ check:
 	@MAKE="$(MAKE)" tools/check.sh
 
 # Whole what `make check` has a share of or has in turns: unit tests and simulations under the sanitizers; planted bugs,
-# paths for clang-tidy, races of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
+# paths for clang-tidy, races and images of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
 # marked as long, and all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
 DEEP := $(sort $(filter-out %/test_races.c,$(wildcard tests/unit/*/test_*.c)) $(shell grep -l '"tests/share.h"' tests/sim/sim_*.c)) \
-        sim-mutants tidy cppcheck rules races doubling packages e2e-long description
+        sim-mutants tidy cppcheck rules races doubling packages e2e-long description check-ptxas
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
 	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
