@@ -2,9 +2,10 @@
 # All of `make check`: each part with its time, then one line that counts. A failing part does not
 # stop the others. The parts can be named: tools/check.sh unit e2e
 #
-# After the build three lanes go on beside each other, for half of the parts mostly wait: what computes,
-# which gets the time that is left; what starts servers; what waits for others (Prometheus, a machine
-# that boots). What a part says is printed when it ends.
+# What tests run beside the programs is installed while these are compiled. Then three lanes go on beside each other,
+# for half of the parts mostly wait: what computes, which gets the time that is left and ends with what takes all
+# processors; what starts servers; what waits for others (Prometheus, a machine that boots). What a part says is
+# printed when it ends.
 set -u
 MAKE=${MAKE:-make}
 jobs=$(nproc)
@@ -88,11 +89,12 @@ images() {
     [ -z "$changed" ] || share=1
     EVENKEEL_DAY=$today tools/turns.sh $share 40 kernels/cuda/*.cu | xargs
 }
-build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
+provide() { tools/deps.sh test && $MAKE -s venv; }
+build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins e2e-tools cuda-fake; }
 # 13 has no common divisor with the days of the card's halves: each case has its day.
 unit() { shared 13 $today OMIT="$(idle)" unit; }
 # All of the text's sources are compiled once more, to be counted.
-doubling() { shared 2 $turns doubling; }
+doubling() { shared 2 $turns -j"$jobs" doubling; }
 # Under the sanitizers a third of the sources is compiled each day, with its tests and the corpora of its fuzz targets
 # (PART in the Makefile), and of its tests that take long one group: the card's, for which its kernels are compiled, in
 # quarters, and the processor's, with which the tiers that it has are sanitized.
@@ -179,16 +181,16 @@ lane() {
     case $1 in
     computes)
         part layers $MAKE -s layers
-        part lint shared 12 $today lint
-        part unit unit
-        part companion companion
-        if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
-        part ptxas $MAKE -s check-ptxas
-        part mutants shared 24 $today sim-mutants
-        part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check
         part rules env EVENKEEL_SHARE=4 EVENKEEL_DAY=$today tools/check-rules.sh
+        part lint shared 12 $today lint
+        part companion companion
+        part ptxas $MAKE -s check-ptxas
+        part unit unit
+        part mutants shared 24 $today sim-mutants
+        if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
+        part sanitized sanitized
         ;;
     serves)
         part e2e e2e
@@ -222,8 +224,17 @@ started=$(date +%s)
 
 IMAGES=$(images)
 export IMAGES
+case " $PARTS " in
+*" all "*)
+    (part provide provide) &
+    others=$!
+    ;;
+*" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv e2e-tools cuda-fake ;;
+esac
 part build build
-case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv e2e-tools cuda-fake ;; esac
+wait
+others=
+! grep -qx provide "$CHECK/failed" 2>/dev/null || exit 1
 # shellcheck disable=SC2086  # a command
 {
     nice -n 19 $beside computes &

@@ -41,7 +41,7 @@ fuzz-all: need $(if $(ONLY),$(ONLY:%=$(B)/tests/fuzz/fuzz_%),$(FUZZ_BINS))
 .PHONY: fuzz fuzz-all fuzz-report
 
 check:
-	@tools/deps.sh test
+	@tools/deps.sh compile
 	@MAKE="$(MAKE)" tools/check.sh
 
 # Whole what `make check` has a share of or has in turns: unit tests and simulations under the sanitizers; planted bugs,
