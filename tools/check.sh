@@ -95,9 +95,9 @@ build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins e2e-tools cuda-fake; }
 unit() { shared 13 $today OMIT="$(idle)" unit; }
 # All of the text's sources are compiled once more, to be counted.
 doubling() { shared 2 $turns -j"$jobs" doubling; }
-# Under the sanitizers a third of the sources is compiled each day, with its tests and the corpora of its fuzz targets
-# (PART in the Makefile), and of its tests that take long one group: the card's, for which its kernels are compiled, in
-# quarters, and the processor's, with which the tiers that it has are sanitized.
+# Under the sanitizers a third of the sources is compiled on each day without doubling, with its tests and the corpora
+# of its fuzz targets (PART in the Makefile), and of its tests that take long one group: the card's, for which its
+# kernels are compiled, in quarters, and the processor's, with which the tiers that it has are sanitized.
 third=$((today % 3)) thirds=$((today / 3))
 # long GROUP: the names of its tests.
 long() {
