@@ -45,9 +45,7 @@ bench-quality: all build/quality-venv/ready
 	  build/quality-venv/bin/python tests/bench/bench_quality.py
 build/quality-venv/ready:
 	@echo "  VENV    build/quality-venv"
-	@rm -rf build/quality-venv
-	@python3 -m venv build/quality-venv
-	@build/quality-venv/bin/pip install -q --disable-pip-version-check numpy==2.4.6
+	@tools/venv.sh build/quality-venv numpy==2.4.6
 	@touch $@
 .PHONY: bench-quality
 

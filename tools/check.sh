@@ -2,9 +2,10 @@
 # All of `make check`: each part with its time, then one line that counts. A failing part does not
 # stop the others. The parts can be named: tools/check.sh unit e2e
 #
-# After the build three lanes go on beside each other, for half of the parts mostly wait: what computes,
-# which gets the time that is left; what starts servers; what waits for others (Prometheus, a machine
-# that boots). What a part says is printed when it ends.
+# What tests run beside the programs is installed while these are compiled. Then three lanes go on beside each other,
+# for half of the parts mostly wait: what computes, which gets the time that is left and ends with what takes all
+# processors; what starts servers; what waits for others (Prometheus, a machine that boots). What a part says is
+# printed when it ends.
 set -u
 MAKE=${MAKE:-make}
 jobs=$(nproc)
@@ -77,14 +78,26 @@ card() { tests_of tests/unit/cuda | grep -vx $RACES | awk -v k="$1" 'NR % 4 ~ k'
 idle() {
     { card "[$((today % 2))$((today % 2 + 2))]" && { [ $turn = 0 ] || echo $RACES; }; } | xargs
 }
-build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
+# Of the card's kernels, which the tests have as they are compiled for the host, nvcc compiles one file in 7 each day
+# and what the last forty commits changed; all where there is a card, or where what they include has changed. 7 has no
+# common divisor with the architectures of .ci/run.
+images() {
+    share=7
+    [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ] || share=1
+    changed=$(git diff --name-only HEAD~40 -- 'kernels/cuda/*.cuh' 'kernels/cuda/args*.h' kernels/graph.h kernels/step.h \
+        common/sampling.h 2>/dev/null && git diff --name-only -G'NVCC|gencode' HEAD~40 -- tools/cuda.mk) || share=1
+    [ -z "$changed" ] || share=1
+    EVENKEEL_DAY=$today tools/turns.sh $share 40 kernels/cuda/*.cu | xargs
+}
+provide() { tools/deps.sh test && $MAKE -s venv; }
+build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins e2e-tools cuda-fake; }
 # 13 has no common divisor with the days of the card's halves: each case has its day.
 unit() { shared 13 $today OMIT="$(idle)" unit; }
 # All of the text's sources are compiled once more, to be counted.
-doubling() { shared 2 $turns doubling; }
-# Under the sanitizers a third of the sources is compiled each day, with its tests and the corpora of its fuzz targets
-# (PART in the Makefile), and of its tests that take long one group: the card's, for which its kernels are compiled, in
-# quarters, and the processor's, with which the tiers that it has are sanitized.
+doubling() { shared 2 $turns -j"$jobs" doubling; }
+# Under the sanitizers a third of the sources is compiled on each day without doubling, with its tests and the corpora
+# of its fuzz targets (PART in the Makefile), and of its tests that take long one group: the card's, for which its
+# kernels are compiled, in quarters, and the processor's, with which the tiers that it has are sanitized.
 third=$((today % 3)) thirds=$((today / 3))
 # long GROUP: the names of its tests.
 long() {
@@ -118,7 +131,7 @@ sanitized() {
     echo "-- of the sources those of the $part, of what takes long group $group of $groups: $(long $part-$group | xargs)"
     $MAKE -s -j"$jobs" all || return 1 # the other sources are the release's
     set -- SAN=address,undefined OMIT="$omit" PART=$part TIERS="${BUILD:-build}/release" OWN_TIERS="$own"
-    # A group comes every 3rd to 18th day, to which 11 has no common divisor: each of its cases has its day.
+    # A group comes at least once in 36 days, to which 11 has no common divisor: each of its cases has its day.
     $MAKE -s -j"$jobs" "$@" unit-bins && shared 11 $today "$@" unit
 }
 # pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
@@ -168,16 +181,17 @@ lane() {
     case $1 in
     computes)
         part layers $MAKE -s layers
-        part lint shared 12 $today lint
-        part unit unit
-        part companion companion
-        if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
-        part ptxas $MAKE -s check-ptxas
-        part mutants shared 24 $today sim-mutants
-        part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check
         part rules env EVENKEEL_SHARE=4 EVENKEEL_DAY=$today tools/check-rules.sh
+        part lint shared 12 $today lint
+        part companion companion
+        part ptxas $MAKE -s check-ptxas
+        part unit unit
+        part mutants shared 24 $today sim-mutants
+        # Each compiles much of what there is once more: they take turns.
+        if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
+        if [ $turn != 3 ] || [ "$PARTS" != all ]; then part sanitized sanitized; fi
         ;;
     serves)
         part e2e e2e
@@ -209,8 +223,19 @@ trap 'exit 130' INT TERM
 mkdir -p build/reports
 started=$(date +%s)
 
+IMAGES=$(images)
+export IMAGES
+case " $PARTS " in
+*" all "*)
+    (part provide provide) &
+    others=$!
+    ;;
+*" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv e2e-tools cuda-fake ;;
+esac
 part build build
-case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv e2e-tools cuda-fake ;; esac
+wait
+others=
+! grep -qx provide "$CHECK/failed" 2>/dev/null || exit 1
 # shellcheck disable=SC2086  # a command
 {
     nice -n 19 $beside computes &

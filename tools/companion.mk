@@ -23,9 +23,7 @@ check-companion:
 
 build/venv-companion/ready: supervisor/companion/requirements.txt
 	@echo "  VENV    build/venv-companion"
-	@rm -rf build/venv-companion
-	@python3 -m venv build/venv-companion
-	@build/venv-companion/bin/pip install -q --disable-pip-version-check --no-compile -r $<
+	@tools/venv.sh build/venv-companion -r $<
 	@touch $@
 companion: check-companion build/venv-companion/ready
 	@cd supervisor/companion && ../../build/venv-companion/bin/mypy --no-incremental evenkeel_vllm

@@ -10,7 +10,9 @@ CUDA_ALL   := 80 86 89 90a 100 120
 CUDA_ARCHS ?= 80 90a
 CUDA_PTX   ?= $(if $(filter 120,$(CUDA_ARCHS)),120,$(if $(filter 80,$(CUDA_ARCHS)),80,$(lastword $(CUDA_ARCHS))))
 CUDA_CU    := $(wildcard kernels/cuda/*.cu)
-FATBINS    := $(CUDA_CU:%.cu=$(B)/%.fatbin)
+# IMAGES: of which of them the plug-in has images: all, but `make check` without a card has those of its day.
+IMAGES     ?= $(CUDA_CU)
+FATBINS    := $(IMAGES:%.cu=$(B)/%.fatbin)
 NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
@@ -42,8 +44,11 @@ $(B)/pic/%.c.o: %.c Makefile
 	@$(CC) $(ALL_C) $(CHECKED) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
 # The images as data of one object, and the table that names them.
-$(B)/cuda/images.c: $(FATBINS)
+# The file `images` says which there are, so that another choice makes it again.
+$(B)/cuda/images: FORCE
 	@mkdir -p $(@D)
+	@echo "$(IMAGES)" | cmp -s - $@ || echo "$(IMAGES)" >$@
+$(B)/cuda/images.c: $(B)/cuda/images $(FATBINS)
 	@{ echo '#include "kernels/cuda/cuda.h"'; \
 	  for f in $(notdir $(FATBINS:.fatbin=)); do \
 	    printf '__asm__(".section .rodata; .balign 64; ek_image_%s: ' $$f; \
@@ -63,15 +68,15 @@ $(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
 # Registers, stack and spills of each kernel against tests/cuda/ptxas.txt, what a card would refuse to
 # launch (tools/kernels.py), and what is to run beside products (tools/sass.py): of what was built,
 # which costs nothing, or the first (ptxas-all, a minute or two) compiled for every architecture.
+SOME = $(if $(filter-out $(IMAGES),$(CUDA_CU)),--some)
 check-ptxas: $(if $(filter 1,$(CUDA)),$(FATBINS) build/venv-sass/ready $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so))
-	@$(if $(filter 1,$(CUDA)),python3 tools/kernels.py $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so,-) $(FATBINS))
-	@$(if $(filter 1,$(CUDA)),CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py $(FATBINS:%=%.log),echo "skipped: no CUDA toolkit to compile kernels")
+	@$(if $(filter 1,$(CUDA)),python3 tools/kernels.py $(SOME) $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so,-) $(FATBINS))
+	@$(if $(filter 1,$(CUDA)),CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py $(SOME) $(FATBINS:%=%.log),echo "skipped: no CUDA toolkit to compile kernels")
 	@$(if $(filter 1,$(CUDA)),CUDA_HOME=$(CUDA_HOME) python3 tools/sass.py $(FATBINS))
 # A disassembler for a toolkit without one; without a network the part that needs it is skipped.
 build/venv-sass/ready:
 	@mkdir -p $(@D)
-	@[ -x $(CUDA_HOME)/bin/nvdisasm ] || { echo "  VENV    build/venv-sass"; python3 -m venv build/venv-sass && \
-	  build/venv-sass/bin/pip install -q --disable-pip-version-check nvidia-cuda-nvdisasm==13.5.37; } || \
+	@[ -x $(CUDA_HOME)/bin/nvdisasm ] || { echo "  VENV    build/venv-sass"; tools/venv.sh build/venv-sass nvidia-cuda-nvdisasm==13.5.37; } || \
 	  echo "no disassembler: pip could not install nvidia-cuda-nvdisasm"
 	@touch $@
 ptxas-all:
@@ -80,7 +85,7 @@ ptxas-all:
 
 # ---- without a card ----
 
-SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE $(or $(CHECKED),-O2 -g) -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
+SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE $(or $(CHECKED),-O2 -g1) -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
            $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 SHIM_CC  := tests/cuda/shim.cc tests/cuda/shim_wgmma.cc tests/cuda/wgmma_wrong.cc
 SHIM_OBJ := $(CUDA_CU:%.cu=$(B)/shim/%.o) $(SHIM_CC:%.cc=$(B)/shim/%.o)

@@ -2,6 +2,7 @@
 # Installs the Debian packages that are missing: says what it will do, does nothing when all is
 # there. Works as root, or through sudo.
 #   tools/deps.sh build|demo|test|packages      (each includes the one before)
+#   tools/deps.sh compile                       (what `make check` compiles with; it installs the rest beside that)
 #   tools/deps.sh hosts                         (what `make check-hosts` needs)
 #   tools/deps.sh picture                       (what the demo needs, and a browser)
 #   tools/deps.sh fresh                         (what tools/fresh.sh needs)
@@ -27,12 +28,13 @@ picture='chromium pngquant fonts-dejavu-core'
 case ${1:-build} in
 build) want=$build ;;
 demo) want="$build $demo" ;;
+compile) want="$build g++ $mpi" ;;
 test) want="$build $demo $check $mpi" ;;
 fresh) want='git mmdebstrap' ;;
 packages) want="$build $demo $check $mpi $packages" ;;
 hosts) want="$build $demo $check $mpi $hosts" ;;
 picture) want="$build $demo $picture" ;;
-*) echo "usage: $0 build|demo|test|packages|hosts|picture|fresh" >&2; exit 2 ;;
+*) echo "usage: $0 build|demo|compile|test|packages|hosts|picture|fresh" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

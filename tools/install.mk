@@ -102,9 +102,7 @@ check-dashboards: all build/venv-dash/ready
 	@B=$(B) tools/dash-preview --out docs/dashboards
 build/venv-dash/ready:
 	@echo "  VENV    build/venv-dash"
-	@rm -rf build/venv-dash
-	@python3 -m venv build/venv-dash
-	@build/venv-dash/bin/pip install -q --disable-pip-version-check "grafana-foundation-sdk==1769699998!10.1.0"
+	@tools/venv.sh build/venv-dash "grafana-foundation-sdk==1769699998!10.1.0"
 	@touch $@
 
 FORCE:

@@ -41,14 +41,14 @@ fuzz-all: need $(if $(ONLY),$(ONLY:%=$(B)/tests/fuzz/fuzz_%),$(FUZZ_BINS))
 .PHONY: fuzz fuzz-all fuzz-report
 
 check:
-	@tools/deps.sh test
+	@tools/deps.sh compile
 	@MAKE="$(MAKE)" tools/check.sh
 
 # Whole what `make check` has a share of or has in turns: unit tests and simulations under the sanitizers; planted bugs,
-# paths for clang-tidy, races of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
+# paths for clang-tidy, races and images of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
 # marked as long, and all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
 DEEP := $(sort $(filter-out %/test_races.c,$(wildcard tests/unit/*/test_*.c)) $(shell grep -l '"tests/share.h"' tests/sim/sim_*.c)) \
-        sim-mutants tidy cppcheck rules races doubling packages e2e-long description
+        sim-mutants tidy cppcheck rules races doubling packages e2e-long description check-ptxas
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
 	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
@@ -97,9 +97,7 @@ check-clients: all build/venv-clients/ready
 	CLIENTS_TABLE=write build/venv-clients/bin/python -m pytest -q --no-header tests/clients
 build/venv-clients/ready: tests/clients/requirements.txt
 	@echo "  VENV    build/venv-clients"
-	@rm -rf build/venv-clients
-	@python3 -m venv build/venv-clients
-	@build/venv-clients/bin/pip install -q --disable-pip-version-check --no-compile -r $<
+	@tools/venv.sh build/venv-clients -r $<
 	@touch $@
 
 VLLM := build/vllm
@@ -110,9 +108,7 @@ check-fleet: all venv build/venv-fleet/ready $(B)/tests/tools/paced.so
 	@B=$(B) build/venv/bin/python tests/fleet/check_fleet.py
 build/venv-fleet/ready: tests/fleet/requirements.txt
 	@echo "  VENV    build/venv-fleet"
-	@rm -rf build/venv-fleet
-	@python3 -m venv build/venv-fleet
-	@build/venv-fleet/bin/pip install -q --disable-pip-version-check -r $<
+	@tools/venv.sh build/venv-fleet -r $<
 	@touch $@
 # vllm-router's kv_aware with our KV events beside a real vLLM's, on the same requests; needs both.
 check-kv-hits: all venv build/venv-fleet/ready $(VLLM)/ready
@@ -123,9 +119,7 @@ check-kv-hits: all venv build/venv-fleet/ready $(VLLM)/ready
 venv: build/venv/ready
 build/venv/ready: tests/e2e/requirements.txt
 	@echo "  VENV    build/venv"
-	@rm -rf build/venv
-	@python3 -m venv build/venv
-	@build/venv/bin/pip install -q --disable-pip-version-check --no-compile -r $<
+	@tools/venv.sh build/venv -r $<
 	@touch $@
 
 SOURCES := $(sort $(shell find common kernels server supervisor tests -name '*.[ch]'))
@@ -192,9 +186,7 @@ check-templates: $(B)/tests/tools/render $(B)/tests/tools/parsers build/template
 	@build/templates-venv/bin/python tools/check-templates.py $< $(B)/tests/tools/parsers
 build/templates-venv/ready:
 	@echo "  VENV    build/templates-venv"
-	@rm -rf build/templates-venv
-	@python3 -m venv build/templates-venv
-	@build/templates-venv/bin/pip install -q --disable-pip-version-check jinja2==3.1.6
+	@tools/venv.sh build/templates-venv jinja2==3.1.6
 	@touch $@
 .PHONY: check-templates
 

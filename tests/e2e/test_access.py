@@ -206,6 +206,7 @@ def stream_head(max_tokens):
             + b"Connection: close\r\n\r\n" + body)
 
 
+@pytest.mark.long
 def test_quiet_streams_say_that_they_are_alive(tmp_path):
     """A request that waits behind others is told so before its first token, and still ends well."""
     s = Bare(tmp_path, "--sse-keep-alive", "0.05", "--max-num-seqs", "1")

@@ -124,6 +124,7 @@ def test_it_is_valid_openapi(description):
     pytest.importorskip("openapi_spec_validator").validate(description)
 
 
+@pytest.mark.long
 def test_a_generated_client_is_typed(server, description, tmp_path, monkeypatch):
     pytest.importorskip("openapi_python_client")
     (tmp_path / "openapi.json").write_text(json.dumps(description))

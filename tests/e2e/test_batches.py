@@ -45,7 +45,7 @@ def small(tmp_path_factory):
     s.stop()
 
 
-@pytest.mark.parametrize("count", [129, 1000, 2048])
+@pytest.mark.parametrize("count", [129, 1000, pytest.param(2048, marks=pytest.mark.long)])
 def test_embeddings(small, count):
     texts = prompts(count)
     got = client(small, "sk-all").embeddings.create(model="tiny", input=texts)

@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fleet"))
 from fleet import Clients, Fleet, get, haproxy, wait_for  # noqa: E402
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")
 def test_restarts_in_turn_behind_haproxy(tmp_path):
     fleet = Fleet(tmp_path, 2)

@@ -296,6 +296,7 @@ def test_beside_a_vllm(tmp_path, more):
     assert ("serve.2.first_token" in rows) == (more == [])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
 @pytest.mark.parametrize("used, status", [(1000 + 800, 0), (1000 + 880, 1)])
 def test_memory(tmp_path, used, status):

@@ -49,6 +49,7 @@ def patch(server, blocks):
     return server.local("/v1/runtime_config", "PATCH", json.dumps({"num_kv_blocks": blocks, "reason": "test"}))
 
 
+@pytest.mark.long
 def test_a_smaller_pool_gives_memory_back(server):
     alone = [complete(server, n, 200, 64)[0] for n in range(20, 26)]
     full = metric(server.metrics(), "evenkeel_device_bytes", item="kv")

@@ -22,6 +22,7 @@ def plain():
         return prompts, scores(server, prompts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["int8", "fp8", "int4"])
 def test_quality(plain, form):
     prompts, reference = plain
@@ -41,6 +42,7 @@ def test_quality(plain, form):
     assert weight_bytes(MODEL, flags) <= SHARE[form] * weight_bytes(MODEL, ["--dtype", "bfloat16"])
 
 
+@pytest.mark.long
 def test_kv_cache(plain):
     """The KV cache in 8 bits: what it costs at most, and where the server says it."""
     prompts, reference = plain

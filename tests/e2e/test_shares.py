@@ -61,6 +61,7 @@ def keyed(tmp_path):
         a.destroy()
 
 
+@pytest.mark.long
 def test_a_flood_waits_for_its_share(keyed):
     a, clients = keyed("chat sk-chat weight=3\nbatch-jobs sk-batch weight=1\nidle sk-idle\n")
     clients.add("sk-batch", 6)

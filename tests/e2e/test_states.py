@@ -124,6 +124,7 @@ def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
     assert counted == 1 or (counted == 0 and now["pid"] != pid and how[0] != signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_signal_holds_what_comes_for_the_next_process(appliance):
     """evenkeeld keeps the listening socket: a SIGTERM, its own at a drain's deadline or anybody's, refuses nobody."""
     a = appliance()

@@ -156,6 +156,7 @@ def test_two_do_not_share_a_state(fakes, tmp_path):
     assert f.all()["a"]["ready"]
 
 
+@pytest.mark.long
 def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
     f = fakes(a=(["--load", "4"], "    hang_s: 1\n"), b=([], "    hang_s: 1\n")).ready()
     before = {n: s["pid"] for n, s in f.all().items()}
