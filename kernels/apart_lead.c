@@ -418,7 +418,7 @@ static int lead_forward(struct ek_device *d, const struct ek_step *step)
     if (has_ended(l))
         return EK_EDEVICE;
     atomic_store(&l->m->landed[slot].id, 0);
-    memcpy(apart_at(l->m, l->m->step_at[slot]), step, step->bytes);
+    ek_step_pack(step, apart_at(l->m, l->m->step_at[slot]));
     const struct apart_order o = {.kind = APART_FORWARD, .slot = slot};
     if (atomic_load(&l->m->landed[slot ^ 1].id) == 0)
         post_quietly(l, o); /* the other step is under way, and sample() soon follows */
