@@ -96,6 +96,17 @@ int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count)
     return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
 }
 
+int cluster_room(struct cluster_buffer *b, size_t bytes)
+{
+    void *more = bytes > b->room ? realloc(b->data, bytes) : b->data;
+
+    if (bytes > b->room && !more)
+        return -ENOMEM;
+    b->data = more;
+    b->room = bytes > b->room ? bytes : b->room;
+    return 0;
+}
+
 int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
                  uint64_t limit_us)
 {
@@ -106,13 +117,8 @@ int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct clust
     while ((r = c->p.mpi->probe(c->p.self, &node, &tag, &b->bytes)) == 0)
         if ((r = ek_mpi_pause(&wait)) < 0)
             return r;
-    if (r > 0 && b->bytes > b->room) {
-        void *more = realloc(b->data, b->bytes);
-        if (!more)
-            return -ENOMEM;
-        b->data = more;
-        b->room = b->bytes;
-    }
+    if (r > 0)
+        r = cluster_room(b, b->bytes);
     struct ek_mpi_message m = ek_mpi_recv(node, tag, b->data, b->bytes);
     wait = (struct ek_mpi_wait){.limit_us = c->p.stall_us, .cut = &c->failed};
     return r < 0 ? r : ek_mpi_move(c->p.mpi, c->p.self, &m, 1, &wait, &which);
@@ -245,6 +251,8 @@ void ek_cluster_free(struct ek_cluster *c)
         return;
     ek_wire_done(&c->wire);
     pthread_mutex_destroy(&c->lock);
+    free(c->in.data);
+    free(c->packed.data);
     free(c);
 }
 
@@ -255,7 +263,7 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
     p->local = c->p.card.ranks / c->p.nodes;
     p->first = c->p.node * p->local;
     p->cluster = c;
-    p->others = c->p.node == 0 ? &cluster_others : NULL;
+    p->others = &cluster_others;
     p->wire = &c->wire;
     p->meeting = c->meeting;
 }

@@ -92,6 +92,8 @@ static int land(struct follower *f)
     const int error = r < 0 ? r : f->result->error;
     if (error < 0)
         *f->result = (struct ek_result){.step = step->id, .error = error};
+    else if (cluster_teller(f->c) != f->c->p.node)
+        *f->result = (struct ek_result){.step = step->id, .sum = ek_result_sum(f->result)};
     const struct ek_mpi_message m =
         ek_mpi_send(0, EK_MPI_DONE, f->result, ek_result_own_bytes(f->result));
     f->landed++;
@@ -112,7 +114,6 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
     int r = f->p.backend->open(&f->p.open, &f->device, fault);
     if (r < 0)
         return r;
-    cluster_group(f->c, f->p.open.each, ek_ranks_group(f->device));
     f->p.loading(f->p.ctx, f->plan.max_model_len);
     f->result_bytes =
         ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs, f->p.graph->hidden);
@@ -208,7 +209,6 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
     if (r < 0 && atomic_load(&c->failed))
         ek_cluster_why(c, fault->msg, sizeof(fault->msg));
     *ret_code = f.code;
-    cluster_group(c, NULL, NULL);
     p->backend->close(f.device);
     ek_mpi_forget(c->p.mpi, c->p.self, &f.told);
     for (int i = 0; i < 2; i++) {

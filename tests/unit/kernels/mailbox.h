@@ -28,7 +28,10 @@ struct mailbox {
     uint32_t nodes, aborted; /* how often */
     size_t eager;
     uint32_t late;
-    bool gone[64]; /* a node that is not there any more */
+    bool gone[64];                /* a node that is not there any more */
+    uint64_t messages, bytes;     /* that were sent so far */
+    uint32_t begun[64], most[64]; /* of a node: sends that are not taken yet, now and at most */
+    uint32_t together;            /* before so many of node 0's none of them is taken */
     struct mail_end {
         struct mailbox *box;
         uint32_t node;
@@ -74,6 +77,10 @@ static int mail_begin(void *self, struct ek_mpi_message *m)
     m->request = mail->sender ? (void *)mail : (void *)b;
     pthread_mutex_lock(&b->lock);
     const bool gone = b->gone[m->node];
+    b->messages++;
+    b->bytes += mail->bytes;
+    if (++b->begun[e->node] > b->most[e->node])
+        b->most[e->node] = b->begun[e->node];
     *b->last = mail;
     b->last = &mail->next;
     pthread_mutex_unlock(&b->lock);
@@ -98,6 +105,7 @@ static void mail_unlink(struct mailbox *b, struct mail **at)
     struct mail *m = *at;
 
     *at = m->next;
+    b->begun[m->from]--;
     if (b->last == &m->next)
         b->last = at;
     if (m->sender)
@@ -119,6 +127,8 @@ static int mail_test(void *self, struct ek_mpi_message *m)
         struct mail **at = mail_find(b, e->node, m->node, m->tag, false);
         if (at && (*at)->bytes != m->rows * m->width) {
             r = -EPROTO;
+        } else if (at && (*at)->from == 0 && b->most[0] < b->together) {
+            r = 0;
         } else if (at && ((*at)->bytes <= b->eager || (*at)->asked++ >= b->late)) {
             mail_copy(m, (*at)->data);
             mail_unlink(b, at);
