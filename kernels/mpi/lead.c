@@ -18,15 +18,15 @@
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
 
-/* `most` bytes to the nodes from `from` on, none to those before it. */
+/* The body to the nodes from `from` on, nothing to those before it. */
 static int lead_order(struct ek_cluster *c, uint32_t order, const void *body, size_t bytes,
                       uint32_t from)
 {
     struct ek_mpi_message m[EK_NODES_MOST];
 
     for (uint32_t k = 1; k < c->p.nodes; k++)
-        m[k - 1] = ek_mpi_send(k, order, body, k < from ? 0 : bytes);
-    return cluster_send(c, m, c->p.nodes - 1);
+        m[k - 1] = ek_mpi_flat(k, order, true, body, k < from ? 0 : bytes);
+    return ek_wire_move(&c->orders, m, c->p.nodes - 1, 0);
 }
 
 /* ---- loading ---- */
@@ -51,9 +51,9 @@ static int lead_settle(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek
     int first = 0;
 
     for (uint32_t k = 1; k < c->p.nodes; k++) {
-        int r = cluster_take(c, k, EK_MPI_REPLY, &c->in, 0);
+        int r = ek_wire_take(&c->orders, k, EK_MPI_REPLY, &c->in, 0);
         if (r < 0)
-            return cluster_lost(c, k, r);
+            return r;
         const struct cluster_reply *reply = c->in.data;
         if (reply->room_bytes > 0 && reply->room_bytes < *ret_room_bytes)
             *ret_room_bytes = reply->room_bytes;
@@ -70,7 +70,7 @@ static int lead_settle(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek
 
 static int lead_forward(struct ek_cluster *c, const struct ek_step *step)
 {
-    int r = cluster_room(&c->packed, step->bytes);
+    int r = ek_wire_room(&c->packed, step->bytes);
 
     memset(c->until_us[step->id & 1], 0, sizeof(c->until_us[0]));
     if (r < 0)
@@ -86,30 +86,24 @@ static int lead_sample(struct ek_cluster *c, const struct ek_masks *masks)
     return lead_order(c, ORDER_SAMPLE, masks, masks ? ek_masks_bytes(masks) : 0, cluster_teller(c));
 }
 
-static void lead_faulty(struct ek_cluster *c, uint32_t node, const char *what, uint64_t step)
-{
-    char why[256];
-
-    (void)snprintf(why, sizeof(why),
-                   "node %u (%s) %s in step %llu: its memory, processor or network is faulty", node,
-                   c->card[node].host, what, (unsigned long long)step);
-    cluster_fail(c, why);
-}
-
 static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t step)
 {
-    char what[160];
+    const char *host = c->card[node].host;
+    char why[320];
 
-    if (code == -EBADMSG) {
-        (void)snprintf(what, sizeof(what), "sampled other tokens than node %u", cluster_teller(c));
-        lead_faulty(c, node, what, step);
-    } else if (code == -ETIMEDOUT && node > 0) {
-        (void)cluster_lost(c, node, code);
-    } else {
-        (void)snprintf(what, sizeof(what), "A rank of node %u (%s) failed: %s", node,
-                       c->card[node].host, ek_strerror(code));
-        cluster_fail(c, what);
+    if (code == -ETIMEDOUT && node > 0) {
+        cluster_lost(c, node, code);
+        return;
     }
+    if (code == -EBADMSG)
+        (void)snprintf(why, sizeof(why),
+                       "node %u (%s) sampled other tokens than node %u in step %llu: its memory, "
+                       "processor or network is faulty",
+                       node, host, cluster_teller(c), (unsigned long long)step);
+    else
+        (void)snprintf(why, sizeof(why), "A rank of node %u (%s) failed: %s", node, host,
+                       ek_strerror(code));
+    cluster_fail(c, why);
 }
 
 static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
@@ -120,14 +114,16 @@ static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
     /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
     if (timeout_us > 0 && *until_us == 0 && c->p.stall_us > 0)
         *until_us = ek_now_us() + c->p.stall_us + c->p.stall_us / 4;
-    int r = cluster_take(c, node, EK_MPI_DONE, &c->in, timeout_us > 0 ? timeout_us : 1);
-    if (r == -ETIMEDOUT && (*until_us == 0 || ek_now_us() < *until_us))
-        return r;
+    int r = ek_wire_take(&c->orders, node, EK_MPI_DONE, &c->in, timeout_us > 0 ? timeout_us : 1);
+    if (r == -ETIMEDOUT && *until_us > 0 && ek_now_us() >= *until_us) {
+        cluster_lost(c, node, r);
+        r = EK_ECOMM;
+    }
     if (r < 0)
-        return cluster_lost(c, node, r);
+        return r;
     const struct ek_result *from = c->in.data;
     if (c->in.bytes > bytes || ek_result_check(from, c->in.bytes) < 0 || from->step != step) {
-        lead_faulty(c, node, "answered for another step", step);
+        lead_blame(c, node, -EPROTO, step);
         return EK_ECOMM;
     }
     memcpy(ret_result, from, c->in.bytes);
@@ -136,12 +132,26 @@ static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
     return 0;
 }
 
+/* ---- ending ---- */
+
+const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
+{
+    uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
+    struct ek_wire_buffer none = {.data = NULL};
+
+    if (ek_wire_look(&c->orders, &node, &tag) != 1 ||
+        ek_wire_take(&c->orders, node, tag, &none, 0) < 0)
+        return NULL;
+    *ret_node = node;
+    return c->card[node].host;
+}
+
 void ek_cluster_bye(struct ek_cluster *c, int code)
 {
     const int32_t body = code;
 
-    if (c && !atomic_load(&c->failed) && lead_order(c, ORDER_BYE, &body, sizeof(body), 0) == 0)
-        cluster_end(c);
+    if (c)
+        c->over = lead_order(c, ORDER_BYE, &body, sizeof(body), 0) == 0;
 }
 
 const struct ek_others cluster_others = {.group = cluster_group,

@@ -18,7 +18,8 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/mpi/cluster_inside.h"
+#include "kernels/mpi/cluster.h"
+#include "kernels/mpi/wire.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
@@ -235,7 +236,7 @@ static struct ek_cluster_params params(struct node *n)
         .self = &n->box->end[n->node],
         .wait_us = 20000000,
         .stall_us = 20000000,
-        .card = {.abi = EK_BACKEND_ABI, .ranks = n->nodes, .stages = n->stages, .graph = 7},
+        .card = {.ranks = n->nodes, .stages = n->stages, .line = {[EK_CARD_SHAPE] = "7"}},
         .lost = on_lost,
         .ctx = n};
 
@@ -673,19 +674,18 @@ static void test_disagrees_among_several(void **state)
 static void test_taken_whole(void **state)
 {
     static char from[100000];
-    struct cluster_buffer to = {.data = NULL};
-    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_DONE, from, sizeof(from));
+    struct ek_wire_buffer to = {.data = NULL};
+    struct ek_mpi_message m = ek_mpi_flat(0, EK_MPI_DONE, true, from, sizeof(from));
     struct mailbox box;
-    struct ek_cluster c = {
-        .p = {.mpi = &g_mail, .self = &box.end[0], .nodes = 2, .stall_us = 20000000}};
+    struct ek_wire w = {.nodes = 2, .mpi = &g_mail, .self = &box.end[0], .stall_us = 20000000};
     (void)state;
 
     mail_open(&box, 2);
     box.late = 100;
     assert_int_equal(g_mail.begin(&box.end[1], &m), 0);
-    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), 0);
+    assert_int_equal(ek_wire_take(&w, 1, EK_MPI_DONE, &to, 1), 0);
     assert_int_equal(to.bytes, sizeof(from));
-    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), -ETIMEDOUT);
+    assert_int_equal(ek_wire_take(&w, 1, EK_MPI_DONE, &to, 1), -ETIMEDOUT);
     free(to.data);
     mail_close(&box);
 }
@@ -697,7 +697,7 @@ static void *other(void *arg)
     struct node *n = arg;
     struct ek_cluster_params p = params(n);
 
-    p.card.graph = 8;
+    p.card.line[EK_CARD_SHAPE][0] = '8';
     n->result = ek_cluster_new(&p, &n->c, &n->fault);
     return NULL;
 }
@@ -716,7 +716,9 @@ static void test_does_not_fit(void **state)
     assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), 0);
     (void)pthread_join(wrong.thread, NULL);
     assert_int_equal(wrong.result, -EBADMSG);
-    assert_non_null(strstr(wrong.fault.msg, "Node 1 (host1) has a model of one shape, node 0"));
+    assert_non_null(
+        strstr(wrong.fault.msg,
+               "Node 1 (host1) has a model of shape 8, node 0 (host0) has a model of shape 7"));
     ek_cluster_free(lead.c);
     mail_close(&box);
 }
