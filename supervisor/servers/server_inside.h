@@ -11,6 +11,9 @@ struct crash_verdict;
 /* Records, counts and journals one thing that happened. */
 void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* An end that is a failure or not, with the catalog's entry by which it was told. */
+void server_note_end(struct server *s, enum reason reason, const struct crash_verdict *v,
+                     const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void server_record(struct server *s, struct decision *d);
 
 /* The user that asked for what is being done, to stand behind "Operator": " (root)", or "". */
