@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ struct mailbox {
     uint32_t nodes, aborted; /* how often */
     size_t eager;
     uint32_t late;
-    bool gone[64];                /* a node that is not there any more */
+    _Atomic bool gone[64];        /* a node that is not there any more */
     uint64_t messages, bytes;     /* that were sent so far */
     uint32_t begun[64], most[64]; /* of a node: sends that are not taken yet, now and at most */
     uint32_t together;            /* before so many of node 0's none of them is taken */
