@@ -128,7 +128,7 @@ $(B)/evenkeelctl: $(call obj,supervisor/ctl/main.c) $(AR_ctl)
 $(B)/evenkeel-bench: $(call obj,server/bench/main.c) $(AR_bench)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) -lcurl
 
-$(B)/libevenkeel-mpi.so: kernels/mpi/module.c kernels/mpi/table.h
+$(B)/libevenkeel-mpi.so: kernels/mpi/module.c kernels/mpi/wire.h
 	@mkdir -p $(@D)
 	$(SAY) "  LINK    $@"
 	$(Q)$(CC) $(ALL_C) $(MPI_CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $< $(ALL_LD) $(shell pkg-config --libs ompi-c)

@@ -98,6 +98,7 @@ struct memplan {
  * (exit code 75); -EBADMSG with a fault for a value that makes no sense on any machine. */
 int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
                  struct memplan *ret_plan, struct ek_fault *fault);
+uint64_t memplan_add(uint64_t a, uint64_t b); /* UINT64_MAX where it is more */
 /* "12.5 MiB" */
 const char *memplan_size_text(uint64_t bytes, char text[24]);
 const char *memplan_item_name(enum memplan_item i); /* "kv_pool" */

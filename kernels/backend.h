@@ -26,7 +26,7 @@ struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
-struct ek_others; /* what stands for the ranks of other nodes: ranks.h */
+struct ek_others; /* how ranks.c has other nodes: ranks.h */
 
 #define EK_BACKEND_ABI 30u
 
@@ -63,7 +63,7 @@ struct ek_open_params {
      * local: all are here. */
     uint32_t first, local;
     struct ek_cluster *cluster;
-    const struct ek_others *others; /* of the node that leads the others, else NULL */
+    const struct ek_others *others; /* with a cluster */
     struct ek_wire *wire;           /* to the other nodes */
     struct ek_apart *apart;         /* of ek_apart_backend(): what starts processes, and of what */
     uint8_t *meeting; /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the

@@ -6,10 +6,10 @@
  * before the last one sample nothing: what they answer is only whether they failed. On a node that
  * has only such ranks, the answer has no sequences.
  *
- * Where this node leads others, each of them is one rank more, behind those that are here: its
- * device hands on calls, and has the answer of the device of ranks that is there. A step goes to it
- * behind the call that puts the step in the queues here, since only a step that is in a queue
- * somewhere may be waited for by others.
+ * Where this node leads others, each of them is one rank more, behind those that are here: what it
+ * answers is the answer of the device of ranks that is there. A step goes to all of them behind the
+ * calls that put it in the queues here, since only a step that is in a queue somewhere may be
+ * waited for by others.
  *
  * The weights of all ranks are loaded at once, by a thread each: a rank must be able to meet the
  * others while it loads, and the pages it packs are to lie in its own NUMA node. The caller's
@@ -47,8 +47,10 @@ static void ranks_close(struct ek_device *d)
 
     if (!s)
         return;
-    for (uint32_t i = 0; i < s->all && s->rank[i].b; i++)
-        s->rank[i].b->close(s->rank[i].device);
+    for (uint32_t i = 0; i < s->count; i++)
+        s->each->close(s->rank[i].device);
+    if (s->group && s->open.others)
+        s->open.others->group(s->open.cluster, NULL, NULL);
     for (uint32_t i = 0; i < s->all; i++) {
         ek_graph_free(&s->rank[i].graph);
         free(s->rank[i].result);
@@ -58,11 +60,17 @@ static void ranks_close(struct ek_device *d)
     free(s);
 }
 
+/* Whether other nodes do what this one is asked. */
+static bool leads(const struct ek_open_params *p)
+{
+    return p->others && p->first == 0;
+}
+
 /* The first rank of the last stage, or the node that has it: of all, or of those that are here. */
 static uint32_t first_of_last(const struct ek_open_params *p)
 {
     const uint32_t shares = ek_open_shares(p), local = ek_open_local(p);
-    const uint32_t end = p->others ? p->ranks : p->first + local;
+    const uint32_t end = leads(p) ? p->ranks : p->first + local;
     const uint32_t stage = (end - 1) / shares * shares;
     const uint32_t at = stage > p->first ? stage - p->first : 0;
 
@@ -76,7 +84,7 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     if (r < 0)
         return r;
     const uint32_t count = ek_open_local(p);
-    const uint32_t all = count + (p->others ? p->ranks / count - 1 : 0);
+    const uint32_t all = count + (leads(p) ? p->ranks / count - 1 : 0);
     struct ranks *s = calloc(1, sizeof(*s) + all * sizeof(s->rank[0]));
     if (!s)
         return -ENOMEM;
@@ -86,13 +94,14 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     s->count = count;
     s->all = all;
     s->first = first_of_last(p);
+    s->room_bytes = UINT64_MAX;
     r = s->each->group_new(p, &s->group, fault);
-    for (uint32_t i = 0; r == 0 && i < all; i++) {
-        struct ek_open_params one = ranks_open_of(p, i < count ? i : (i - count + 1) * count);
+    if (r == 0 && p->others)
+        p->others->group(p->cluster, p->each, s->group);
+    for (uint32_t i = 0; r == 0 && i < count; i++) {
+        struct ek_open_params one = ranks_open_of(p, i);
         one.group = s->group;
-        one.each = i < count ? NULL : p->each;
-        s->rank[i].b = i < count ? p->each : &p->others->node;
-        r = s->rank[i].b->open(&one, &s->rank[i].device, fault);
+        r = s->each->open(&one, &s->rank[i].device, fault);
     }
     if (r < 0) {
         ranks_close((struct ek_device *)(void *)s);
@@ -106,20 +115,14 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
 
 static void ranks_blame(struct ranks *s, uint32_t i, int code, uint64_t step)
 {
-    if (s->open.others)
+    if (leads(&s->open))
         s->open.others->blame(s->open.cluster, i < s->count ? 0 : i - s->count + 1, code, step);
 }
 
-/* Until all have done what they began: the first code of those that could not. */
+/* Until all have done what they began. */
 static int settle(struct ranks *s, struct ek_fault *fault)
 {
-    int first = 0;
-
-    for (uint32_t i = s->count; i < s->all; i++) {
-        int r = s->open.others->settle(s->rank[i].device, first == 0 ? fault : NULL);
-        first = first < 0 ? first : r;
-    }
-    return first;
+    return leads(&s->open) ? s->open.others->settle(s->open.cluster, &s->room_bytes, fault) : 0;
 }
 
 /* ---- loading ---- */
@@ -144,8 +147,8 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
             r = ek_rank_graph(q->graph, s->base + i, s->open.ranks, s->open.stages, &rank->graph,
                               fault);
     }
-    for (uint32_t i = s->count; r == 0 && i < s->all; i++)
-        r = s->rank[i].b->load(s->rank[i].device, q, NULL, NULL, NULL, fault);
+    if (r == 0 && leads(&s->open))
+        r = s->open.others->load(s->open.cluster, q);
     if (r == 0)
         r = ranks_load_all(s, files, progress, ctx, fault);
     /* A node that cannot load ends, and all others with it: the ranks here do not wait long. */
@@ -181,14 +184,14 @@ static int ranks_kv_open(struct ek_device *d, const struct ek_kv_params *p)
     struct ranks *s = ranks_of(d);
     int r = give_host(s, p->host_blocks);
 
-    for (uint32_t i = s->count; r == 0 && i < s->all; i++)
-        r = s->rank[i].b->kv_open(s->rank[i].device, p);
+    if (r == 0 && leads(&s->open))
+        r = s->open.others->kv(s->open.cluster, p);
     for (uint32_t i = 0; r == 0 && i < s->count; i++)
         r = s->each->kv_open(s->rank[i].device, p);
     if (r == 0)
         r = settle(s, NULL);
     if (r == 0)
-        s->blocks = p->blocks;
+        s->kv = *p;
     return r;
 }
 
@@ -253,26 +256,44 @@ static int broken(struct ranks *s, uint32_t nth, int r)
     return code;
 }
 
+/* The other nodes at once. */
+static int resize_others(struct ranks *s, uint32_t blocks)
+{
+    struct ek_kv_params kv = s->kv;
+
+    if (!leads(&s->open))
+        return 0;
+    kv.blocks = blocks;
+    int r = s->open.others->kv(s->open.cluster, &kv);
+    return r < 0 ? r : settle(s, NULL);
+}
+
 /* Ranks that do not agree on the pool end the group: a step may name blocks that one lacks. */
 static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
 {
     struct ranks *s = ranks_of(d);
+    uint32_t done = 0;
+    int r = 0;
 
-    for (uint32_t i = 0; i < s->all; i++) {
-        int r = s->rank[i].b->kv_resize(s->rank[i].device, blocks);
-        if (r == 0)
-            continue;
-        bool lost = r == EK_EDEVICE || r == EK_ECOMM;
-        while (!lost && i-- > 0) /* as it was: what was had a moment ago, or is given back */
-            lost = s->rank[i].b->kv_resize(s->rank[i].device, s->blocks) < 0;
-        if (!lost)
-            return r;
-        const int code = r == EK_ECOMM ? r : EK_EDEVICE;
-        ranks_fail(s, code);
-        return code;
+    while (r == 0 && done < s->count)
+        r = s->each->kv_resize(s->rank[done++].device, blocks);
+    const bool all_here = r == 0;
+    if (all_here)
+        r = resize_others(s, blocks);
+    if (r == 0) {
+        s->kv.blocks = blocks;
+        return 0;
     }
-    s->blocks = blocks;
-    return 0;
+    bool lost = r == EK_EDEVICE || r == EK_ECOMM;
+    if (!lost && all_here) /* as it was: what was had a moment ago, or is given back */
+        lost = resize_others(s, s->kv.blocks) < 0;
+    for (done -= !all_here; !lost && done > 0; done--)
+        lost = s->each->kv_resize(s->rank[done - 1].device, s->kv.blocks) < 0;
+    if (!lost)
+        return r;
+    const int code = r == EK_ECOMM ? r : EK_EDEVICE;
+    ranks_fail(s, code);
+    return code;
 }
 
 static int ranks_forward(struct ek_device *d, const struct ek_step *step)
@@ -280,12 +301,13 @@ static int ranks_forward(struct ek_device *d, const struct ek_step *step)
     struct ranks *s = ranks_of(d);
 
     memset(s->landed[step->id & 1], 0, sizeof(s->landed[0]));
-    for (uint32_t i = 0; i < s->all; i++) {
-        int r = s->rank[i].b->forward(s->rank[i].device, step);
+    for (uint32_t i = 0; i < s->count; i++) {
+        int r = s->each->forward(s->rank[i].device, step);
         if (r < 0)
             return broken(s, i, r);
     }
-    return 0;
+    int r = leads(&s->open) ? s->open.others->forward(s->open.cluster, step) : 0;
+    return r < 0 ? broken(s, 1, r) : 0;
 }
 
 static int ranks_sample(struct ek_device *d, const struct ek_step *step,
@@ -293,33 +315,29 @@ static int ranks_sample(struct ek_device *d, const struct ek_step *step,
 {
     struct ranks *s = ranks_of(d);
 
-    for (uint32_t i = 0; i < s->all; i++) {
-        int r = s->rank[i].b->sample(s->rank[i].device, step, masks);
+    for (uint32_t i = 0; i < s->count; i++) {
+        int r = s->each->sample(s->rank[i].device, step, masks);
         if (r < 0)
             return broken(s, i, r);
     }
-    return 0;
+    int r = leads(&s->open) ? s->open.others->sample(s->open.cluster, masks) : 0;
+    return r < 0 ? broken(s, 1, r) : 0;
 }
 
-/* The ranks are one model only as long as they say the same. */
-static bool agree(const struct ek_result *a, const struct ek_result *b)
+/* The answer of a rank that is here, or of another node. */
+static int wait_rank(struct ranks *s, uint32_t i, uint64_t id, struct ek_result *ret_result,
+                     size_t bytes, uint64_t timeout_us)
 {
-    bool same = a->seqs == b->seqs;
-
-    for (uint32_t i = 0; same && i < a->seqs; i++) {
-        const struct ek_result_seq *x = &a->seq[i], *y = &b->seq[i];
-        same = x->slot == y->slot && x->tokens == y->tokens &&
-               memcmp(x->token, y->token, x->tokens * sizeof(x->token[0])) == 0;
-    }
-    return same;
+    if (i < s->count)
+        return s->each->wait(s->rank[i].device, id, ret_result, bytes, timeout_us);
+    return s->open.others->wait(s->open.cluster, i - s->count + 1, id, ret_result, bytes,
+                                timeout_us);
 }
 
 /* Of a rank that is not the first, whose result is kept here. Sets `landed` when it is there. */
 static int wait_other(struct ranks *s, uint32_t i, uint64_t id, uint64_t timeout_us, bool *landed)
 {
-    const struct rank *rank = &s->rank[i];
-    int r =
-        landed[i] ? 0 : rank->b->wait(rank->device, id, rank->result, s->result_bytes, timeout_us);
+    int r = landed[i] ? 0 : wait_rank(s, i, id, s->rank[i].result, s->result_bytes, timeout_us);
 
     landed[i] = r == 0;
     return r < 0 && r != -ETIMEDOUT ? broken(s, 1, r) : r;
@@ -331,13 +349,11 @@ static int wait_other(struct ranks *s, uint32_t i, uint64_t id, uint64_t timeout
 static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result, size_t bytes,
                       uint64_t timeout_us, bool *landed)
 {
-    const struct rank *first = &s->rank[s->first];
-
     for (uint64_t left = timeout_us;; left -= PIECE_US) {
         uint64_t piece = left < PIECE_US ? left : PIECE_US;
         int r = s->first < s->count ? 0 : wait_other(s, 0, id, piece, landed);
         if (r == 0) {
-            r = first->b->wait(first->device, id, ret_result, bytes, piece);
+            r = wait_rank(s, s->first, id, ret_result, bytes, piece);
             if (r != -ETIMEDOUT)
                 return r < 0 ? broken(s, 0, r) : 0;
         }
@@ -350,7 +366,8 @@ static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result
     }
 }
 
-/* What a rank says against the first's result: the first cause, so far or now. */
+/* What a rank says against the first's result: the first cause, so far or now. They are one model
+ * only as long as they say the same. */
 static int32_t hold_against(struct ranks *s, uint32_t i, const struct ek_result *first,
                             int32_t error)
 {
@@ -358,7 +375,8 @@ static int32_t hold_against(struct ranks *s, uint32_t i, const struct ek_result 
 
     if (other->error < 0)
         return error == 0 || error == EK_ECOMM ? other->error : error;
-    if (error < 0 || first->error < 0 || i < s->first || agree(first, other))
+    if (error < 0 || first->error < 0 || i < s->first ||
+        ek_result_sum(first) == ek_result_sum(other))
         return error;
     ranks_blame(s, i, -EBADMSG, first->step);
     return EK_ECOMM;
@@ -402,9 +420,9 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     struct ek_device_stats all;
 
     s->each->stats(s->rank[0].device, &all);
-    for (uint32_t i = 1; i < s->all; i++) {
+    for (uint32_t i = 1; i < s->count; i++) {
         struct ek_device_stats one;
-        s->rank[i].b->stats(s->rank[i].device, &one);
+        s->each->stats(s->rank[i].device, &one);
         all.weight_bytes += one.weight_bytes;
         all.activation_bytes += one.activation_bytes;
         all.kv_bytes += one.kv_bytes;
@@ -422,6 +440,8 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         all.context_bytes = ranks_join(all.context_bytes, one.context_bytes, false);
         all.others_bytes = ranks_join(all.others_bytes, one.others_bytes, false);
     }
+    if (s->room_bytes < all.room_bytes)
+        all.room_bytes = s->room_bytes;
     *ret_stats = all;
 }
 
@@ -429,11 +449,6 @@ static void ranks_rank_stats(struct ek_device *d, uint32_t rank, struct ek_devic
 {
     struct ranks *s = ranks_of(d);
     s->each->stats(s->rank[rank].device, ret_stats);
-}
-
-struct ek_group *ek_ranks_group(struct ek_device *d)
-{
-    return ranks_of(d)->group;
 }
 
 #define TABLE(its_name, host)                                                                      \

@@ -17,17 +17,25 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
  */
 void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memory,
                    struct ek_plan *ret_plan);
-/* The group of a device of ek_ranks_backend(), which is there until that is closed. */
-struct ek_group *ek_ranks_group(struct ek_device *d);
 
-/* Other nodes, as one that leads them has them. */
+/* The other nodes (mpi/cluster.h). But for group() and blame(), for the one that leads them, whose
+ * first rank is the first of all: what it is asked goes to all of them at once. Codes as in
+ * backend.h. */
 struct ek_others {
-    /* A device for each, which is opened with the first rank of that node, and with the group and
-     * the backend of the ranks that are here. Its answer is that of the node's own device. load()
-     * and kv_open() only begin there. */
-    struct ek_backend node;
-    /* Waits until the node has done what it began last: how that ended. */
-    int (*settle)(struct ek_device *d, struct ek_fault *fault);
+    /* Of the ranks that are here: a failure of any node aborts the group. NULL, NULL: it ends. */
+    void (*group)(struct ek_cluster *c, const struct ek_backend *each, struct ek_group *group);
+    /* Begin there; kv() opens the pool, or resizes it. settle() waits until all have done so: the
+     * first code of those that could not, and the least room that load() measured, if it is less.
+     */
+    int (*load)(struct ek_cluster *c, const struct ek_plan_request *q);
+    int (*kv)(struct ek_cluster *c, const struct ek_kv_params *p);
+    int (*settle)(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek_fault *fault);
+    int (*forward)(struct ek_cluster *c, const struct ek_step *step);
+    int (*sample)(struct ek_cluster *c, const struct ek_masks *masks);
+    /* What the device of ranks of a node answers: of all nodes but that with the first rank of the
+     * last stage the sum alone. */
+    int (*wait)(struct ek_cluster *c, uint32_t node, uint64_t step, struct ek_result *ret_result,
+                size_t bytes, uint64_t timeout_us);
     /* The group fails by a node in a step, 0 for the one that leads: by the code of a rank there,
      * -ETIMEDOUT when it was late, -EBADMSG when it sampled other tokens than the first. The first
      * word counts. */

@@ -8,8 +8,7 @@
 
 #include "kernels/backend.h"
 
-struct rank { /* or another node */
-    const struct ek_backend *b;
+struct rank { /* or another node, of which only the answer is here */
     struct ek_device *device;
     struct ek_graph graph;
     struct ek_plan_request plan;
@@ -22,9 +21,10 @@ struct ranks {
     struct ek_group *group;
     uint32_t base, count; /* ranks that are here: base and those behind it */
     uint32_t all;         /* with the other nodes behind them, where this one leads */
-    uint32_t blocks;
-    char *host;     /* memory for the host tiers of all, NULL = each has its own */
-    uint32_t first; /* of all, the first of the last stage: those from it on may sample */
+    struct ek_kv_params kv;
+    uint64_t room_bytes; /* the least that other nodes measured, UINT64_MAX = none */
+    char *host;          /* memory for the host tiers of all, NULL = each has its own */
+    uint32_t first;      /* of all, the first of the last stage: those from it on may sample */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];

@@ -1,8 +1,8 @@
 /*
- * Size, layout and check of the flat step buffer. The check is what makes a step safe to take from
- * another process: after it every index of the step can be followed without another test. It does
- * not look for two sequences with the same slot: the device then keeps the later one's token, or
- * refuses the step where a slot has recurrent state.
+ * Size, layout, packing and check of the flat step buffer. The check is what makes a step safe to
+ * take from another process: after it every index of the step can be followed without another test.
+ * It does not look for two sequences with the same slot: the device then keeps the later one's
+ * token, or refuses the step where a slot has recurrent state.
  */
 #include "kernels/step.h"
 
@@ -36,27 +36,59 @@ size_t ek_step_size(const struct ek_step_ceiling *c)
     return sum > UINT32_MAX ? 0 : sum;
 }
 
-void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c)
+/* What the step has of each array, and where. */
+static void step_have(const struct ek_step *s, size_t bytes[ARRAYS], uint32_t at[ARRAYS])
 {
-    size_t bytes[ARRAYS], at = sizeof(*s);
+    const struct ek_step_ceiling have = {s->rows, s->seqs, s->entries, s->copies, s->words, 0};
+    const uint32_t from[ARRAYS] = {s->token_at, s->position_at, s->kv_slot_at, s->seq_at,
+                                   s->table_at, s->set_at,      s->copy_at,    s->word_at};
+
+    step_measure(&have, bytes);
+    bytes[5] = (size_t)s->sets * sizeof(struct ek_slot_set);
+    memcpy(at, from, sizeof(from));
+}
+
+/* One array behind the other. */
+static void step_place(struct ek_step *s, const size_t bytes[ARRAYS])
+{
+    size_t at = sizeof(*s);
     uint32_t start[ARRAYS];
 
-    step_measure(c, bytes);
     for (int i = 0; i < ARRAYS; i++) {
         start[i] = (uint32_t)at;
         at += (bytes[i] + 7) & ~(size_t)7;
     }
-    *s = (struct ek_step){
-        .bytes = (uint32_t)at,
-        .token_at = start[0],
-        .position_at = start[1],
-        .kv_slot_at = start[2],
-        .seq_at = start[3],
-        .table_at = start[4],
-        .set_at = start[5],
-        .copy_at = start[6],
-        .word_at = start[7],
-    };
+    s->bytes = (uint32_t)at;
+    s->token_at = start[0];
+    s->position_at = start[1];
+    s->kv_slot_at = start[2];
+    s->seq_at = start[3];
+    s->table_at = start[4];
+    s->set_at = start[5];
+    s->copy_at = start[6];
+    s->word_at = start[7];
+}
+
+void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c)
+{
+    size_t bytes[ARRAYS];
+
+    step_measure(c, bytes);
+    *s = (struct ek_step){0};
+    step_place(s, bytes);
+}
+
+void ek_step_pack(const struct ek_step *s, struct ek_step *ret_packed)
+{
+    size_t bytes[ARRAYS];
+    uint32_t from[ARRAYS], to[ARRAYS];
+
+    step_have(s, bytes, from);
+    *ret_packed = *s;
+    step_place(ret_packed, bytes);
+    step_have(ret_packed, bytes, to);
+    for (int i = 0; i < ARRAYS; i++)
+        memcpy((char *)ret_packed + to[i], (const char *)s + from[i], bytes[i]);
 }
 
 static bool counts_fit(const struct ek_step *s, const struct ek_step_ceiling *c)
@@ -68,13 +100,10 @@ static bool counts_fit(const struct ek_step *s, const struct ek_step_ceiling *c)
 
 static bool arrays_fit(const struct ek_step *s)
 {
-    const struct ek_step_ceiling have = {s->rows, s->seqs, s->entries, s->copies, s->words, 0};
-    const uint32_t at[ARRAYS] = {s->token_at, s->position_at, s->kv_slot_at, s->seq_at,
-                                 s->table_at, s->set_at,      s->copy_at,    s->word_at};
     size_t bytes[ARRAYS];
+    uint32_t at[ARRAYS];
 
-    step_measure(&have, bytes);
-    bytes[5] = (size_t)s->sets * sizeof(struct ek_slot_set);
+    step_have(s, bytes, at);
     for (int i = 0; i < ARRAYS; i++)
         if (at[i] % 8 != 0 || at[i] < sizeof(*s) || at[i] > s->bytes || bytes[i] > s->bytes - at[i])
             return false;
@@ -241,6 +270,22 @@ size_t ek_result_bytes(uint32_t seqs, uint32_t scores, uint32_t hiddens, uint32_
         return 0;
     sum += (size_t)seqs * sizeof(struct ek_result_seq);
     return sum + (size_t)scores * sizeof(struct ek_result_score);
+}
+
+uint32_t ek_result_sum(const struct ek_result *r)
+{
+    uint32_t sum = 0;
+
+    if (r->seqs == 0)
+        return r->sum;
+    for (uint32_t i = 0; i < r->seqs; i++) {
+        const struct ek_result_seq *q = &r->seq[i];
+        sum = (sum ^ q->slot) * 16777619u;
+        for (uint32_t k = 0; k < q->tokens; k++)
+            sum = (sum ^ (uint32_t)q->token[k]) * 16777619u;
+        sum = (sum ^ (q->tokens << 24)) * 16777619u;
+    }
+    return sum;
 }
 
 int ek_result_check(const struct ek_result *r, size_t bytes)

@@ -122,6 +122,9 @@ size_t ek_step_size(const struct ek_step_ceiling *c);
 /* Lays out an empty step (all counts 0, all offsets set for the ceilings) in memory of that size,
  * 8-byte aligned. A writer then fills the arrays and raises the counts. */
 void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c);
+/* A copy without what the ceilings leave unused, so that a decode step is a few hundred bytes;
+ * there is room for s->bytes. */
+void ek_step_pack(const struct ek_step *s, struct ek_step *ret_packed);
 /*
  * 0, or -EBADMSG when an offset, count or index of a received step is out of its bounds. Besides
  * what the structs say: the sequences tile the rows in order (row of the first is 0, each begins
@@ -164,7 +167,7 @@ struct ek_result {
     uint32_t seqs; /* as many as the step's, in its order */
     uint32_t scores, hiddens;
     uint32_t width; /* of a hidden state, 0 when there is none */
-    uint32_t pad;
+    uint32_t sum;   /* without sequences: ek_result_sum() of a result that it stands for, or 0 */
     uint64_t forward_us, sample_us;
     uint64_t copy_us; /* time of the block copies alone, 0 = not measured */
     struct ek_result_seq seq[];
@@ -181,6 +184,8 @@ static inline size_t ek_result_own_bytes(const struct ek_result *r)
 {
     return ek_result_bytes(r->seqs, r->scores, r->hiddens, r->width);
 }
+/* Of slots and tokens: ranks that sample have to agree on it. */
+uint32_t ek_result_sum(const struct ek_result *r);
 /* -EBADMSG when counts of a received result do not fit its bytes, or their own arrays. */
 int ek_result_check(const struct ek_result *r, size_t bytes);
 static inline struct ek_result_score *ek_result_scores(const struct ek_result *r)

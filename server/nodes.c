@@ -5,6 +5,8 @@
 #include "server/nodes.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,30 +22,42 @@
 #include "server/private_net.h"
 #include "server/stack.h"
 
+static void card_say(struct ek_node_card *card, enum ek_card_line line, const char *form, ...)
+    __attribute__((format(printf, 3, 4)));
+static void card_say(struct ek_node_card *card, enum ek_card_line line, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    (void)vsnprintf(card->line[line], sizeof(card->line[line]), form, args);
+    va_end(args);
+}
+
 static void fill_card(const struct stack *s, struct ek_node_card *card)
 {
+    const struct ek_graph *graph = &s->model->graph;
     char note[MODEL_NOTE_BYTES];
 
     model_weights_note(s->model, false, note);
-    *card = (struct ek_node_card){.abi = EK_BACKEND_ABI,
-                                  .ranks = s->open.ranks,
+    *card = (struct ek_node_card){.ranks = s->open.ranks,
                                   .stages = s->open.stages > 0 ? s->open.stages : 1,
-                                  .graph = ek_graph_sum(&s->model->graph),
-                                  .weight = ek_weight_sum(&s->model->graph, &s->model->files),
                                   .memory_bytes = s->info.memory_bytes,
                                   .free_bytes = s->info.free_bytes};
-    (void)snprintf(card->program, sizeof(card->program), "%s", EK_VERSION);
     if (gethostname(card->host, sizeof(card->host) - 1) < 0 || card->host[0] == '\0')
         (void)snprintf(card->host, sizeof(card->host), "unnamed");
-    (void)snprintf(card->backend, sizeof(card->backend), "%s", s->backend->name);
-    (void)snprintf(card->isa, sizeof(card->isa), "%s", s->info.isa);
-    (void)snprintf(card->device, sizeof(card->device), "%s", s->info.name);
-    (void)snprintf(card->model, sizeof(card->model), "%s", s->model->family);
-    (void)snprintf(card->form, sizeof(card->form), "%s%s%.40s, KV cache %s",
-                   model_dtype_name(s->model->graph.dtype), note[0] ? ", " : "", note,
-                   s->model->graph.kv_i8   ? "int8"
-                   : s->model->graph.kv_f8 ? "fp8"
-                                           : "plain");
+    card_say(card, EK_CARD_PROGRAM, "%s with kernels %u", EK_VERSION, EK_BACKEND_ABI);
+    card_say(card, EK_CARD_BACKEND, "%s", s->backend->name);
+    card_say(card, EK_CARD_ISA, "%s", s->info.isa);
+    card_say(card, EK_CARD_MODEL, "%s", s->model->family);
+    card_say(card, EK_CARD_FORM, "%s%s%.40s, KV cache %s", model_dtype_name(graph->dtype),
+             note[0] ? ", " : "", note,
+             graph->kv_i8   ? "int8"
+             : graph->kv_f8 ? "fp8"
+                            : "plain");
+    card_say(card, EK_CARD_STAGES, "%u", card->stages);
+    card_say(card, EK_CARD_RANKS, "%u", card->ranks);
+    card_say(card, EK_CARD_SHAPE, "%" PRIx64, ek_graph_sum(graph));
+    card_say(card, EK_CARD_WEIGHTS, "%" PRIx64, ek_weight_sum(graph, &s->model->files));
 }
 
 static void on_lost(void *ctx, const char *why)

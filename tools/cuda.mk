@@ -18,7 +18,7 @@ NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
               -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
 
 # What of the rest it carries itself, so that it does not depend on what the server links.
-PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/mpi/move.c kernels/mpi/wire.c kernels/quant.c kernels/quantize.c \
+PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/mpi/wire.c kernels/quant.c kernels/quantize.c \
               kernels/shard.c kernels/shard_copy.c kernels/shard_cut.c kernels/shard_products.c kernels/shard_runs.c kernels/step.c
 PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
 

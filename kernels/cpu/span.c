@@ -84,13 +84,13 @@ static int share(void *ctx)
 static int scatter(void *ctx)
 {
     struct cpu_span *s = ctx;
-    return ek_wire_scatter(s->wire, s->block, s->at.local, atomic_load(&s->each));
+    return ek_wire_exchange(s->wire, s->block, s->at.local, atomic_load(&s->each));
 }
 
 static int collect(void *ctx)
 {
     struct cpu_span *s = ctx;
-    return ek_wire_collect(s->wire, s->block, atomic_load(&s->each));
+    return ek_wire_exchange(s->wire, s->block, 0, atomic_load(&s->each));
 }
 
 /* The part of a rank's columns that is in the piece. */
@@ -296,12 +296,18 @@ static uint32_t node_of(const struct cpu_span *s, uint32_t stage)
     return (stage * s->shares + s->at.first % s->shares) / s->at.local;
 }
 
-static struct ek_wire_rows rows_of(const struct ek_exchange *x)
+/* Rows to a node, or from it. */
+static int move_rows(struct cpu_span *s, uint32_t node, bool out, const struct ek_exchange *x,
+                     uint64_t late_us)
 {
-    return (struct ek_wire_rows){.data = x->data,
-                                 .rows = x->rows,
-                                 .width = x->width * sizeof(float),
-                                 .stride = x->stride * sizeof(float)};
+    struct ek_mpi_message m = {.node = node,
+                               .tag = EK_MPI_ROWS,
+                               .out = out,
+                               .data = x->data,
+                               .rows = x->rows,
+                               .width = x->width * sizeof(float),
+                               .stride = x->stride * sizeof(float)};
+    return ek_wire_move(s->wire, &m, 1, late_us);
 }
 
 /* Each stage waits longer than the one before it: the one next to the fault reports it first. */
@@ -319,9 +325,9 @@ static int hear_one(struct cpu_span *s, uint32_t count)
         ek_wire_cut(s->wire);
         return EK_ECOMM;
     }
-    const size_t bytes = count * sizeof(*s->last);
-    const struct ek_wire_rows x = {(char *)s->last, 1, bytes, bytes};
-    int r = ek_wire_recv(s->wire, node_of(s, s->at.stages - 1), &x, late_us(s, s->at.stages));
+    struct ek_mpi_message m = ek_mpi_flat(node_of(s, s->at.stages - 1), EK_MPI_ROWS, false, s->last,
+                                          count * sizeof(*s->last));
+    int r = ek_wire_move(s->wire, &m, 1, late_us(s, s->at.stages));
     s->told += r == 0;
     return r;
 }
@@ -330,17 +336,17 @@ static int send_rows(void *ctx)
 {
     struct span_end *e = ctx;
     struct cpu_span *s = e->span;
-    const struct ek_wire_rows x = rows_of(e->out);
+    uint32_t last = node_of(s, s->at.stages - 1), tag = EK_MPI_ROWS;
     int r = 0;
 
     /* What the last stage says of steps that are not asked about must not fill the connection. */
     if (s->stage == 0 &&
         pthread_mutex_trylock(&s->lock) == 0) { /* else another thread reads it now */
-        while (r == 0 && ek_wire_waiting(s->wire, node_of(s, s->at.stages - 1)))
+        while (r == 0 && ek_wire_look(s->wire, &last, &tag) == 1)
             r = hear_one(s, e->out->slots);
         pthread_mutex_unlock(&s->lock);
     }
-    return r < 0 ? r : ek_wire_send(s->wire, node_of(s, e->base.stage + 1), &x);
+    return r < 0 ? r : move_rows(s, node_of(s, e->base.stage + 1), true, e->out, 0);
 }
 
 static int span_send(struct ek_collective *c, const struct ek_exchange *x)
@@ -359,9 +365,8 @@ static int span_send(struct ek_collective *c, const struct ek_exchange *x)
 static int recv_rows(void *ctx)
 {
     struct cpu_span *s = ctx;
-    const struct ek_wire_rows x = rows_of(&s->in);
 
-    return ek_wire_recv(s->wire, node_of(s, s->stage - 1), &x, late_us(s, s->stage));
+    return move_rows(s, node_of(s, s->stage - 1), false, &s->in, late_us(s, s->stage));
 }
 
 static int span_recv(struct ek_collective *c, const struct ek_exchange *x)
@@ -389,7 +394,8 @@ static void span_tell(struct ek_collective *c, const int32_t *last, uint32_t cou
     struct span_end *e = end_of(c);
 
     if (e->inner->rank == 0) /* what fails has failed the wire: the group is told by that */
-        (void)ek_wire_tell(e->span->wire, node_of(e->span, 0), last, count * sizeof(*last));
+        (void)ek_wire_tell(e->span->wire, node_of(e->span, 0), EK_MPI_ROWS, last,
+                           count * sizeof(*last));
 }
 
 static int span_hear(struct ek_collective *c, uint32_t steps, uint32_t count,

@@ -10,9 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
 #include "kernels/plugin.h"
 
@@ -23,30 +21,39 @@
 void cluster_fail(struct ek_cluster *c, const char *why)
 {
     pthread_mutex_lock(&c->lock);
-    const bool first = c->why[0] == '\0';
-    if (first) {
+    if (c->why[0] == '\0') {
         (void)snprintf(c->why, sizeof(c->why), "%s", why);
-        if (c->p.lost) /* before anybody fails for it and has less to say */
+        if (c->p.lost && c->met > 0) /* before anybody fails for it and has less to say */
             c->p.lost(c->p.ctx, c->why);
-        atomic_store(&c->failed, true);
-        ek_wire_cut(&c->wire);
+        ek_wire_cut(&c->orders);
+        ek_wire_cut(&c->sums);
         if (c->group)
             c->each->group_abort(c->group);
     }
     pthread_mutex_unlock(&c->lock);
 }
 
-int cluster_lost(struct ek_cluster *c, uint32_t node, int code)
+void cluster_lost(void *cluster, uint32_t node, int code)
 {
-    char name[96], why[256];
+    struct ek_cluster *c = cluster;
+    const char *host = c->card[node].host;
+    char name[96], why[320];
 
-    if (code == -ECANCELED) /* it has failed */
-        return EK_ECOMM;
-    if (c->card[node].host[0])
-        (void)snprintf(name, sizeof(name), "node %u (%s)", node, c->card[node].host);
-    else
-        (void)snprintf(name, sizeof(name), "node %u", node);
-    if (code == -ETIMEDOUT)
+    (void)snprintf(name, sizeof(name), "node %u%s%s%s", node, host[0] ? " (" : "", host,
+                   host[0] ? ")" : "");
+    if (c->met <= 0)
+        c->met = code == -EPROTO ? -EBADMSG : EK_ECOMM;
+    if (c->met == -EBADMSG)
+        (void)snprintf(why, sizeof(why),
+                       "Node %u is another version of this program: install the same on all nodes",
+                       node);
+    else if (code == -ETIMEDOUT && c->met < 0)
+        (void)snprintf(why, sizeof(why),
+                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
+                       "whether MPI uses a network that all machines are in (--mca "
+                       "btl_tcp_if_include)",
+                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
+    else if (code == -ETIMEDOUT)
         (void)snprintf(why, sizeof(why),
                        "%s did not answer for %.1f s: it hangs, or the network to it does", name,
                        (double)c->p.stall_us / 1e6);
@@ -54,12 +61,6 @@ int cluster_lost(struct ek_cluster *c, uint32_t node, int code)
         (void)snprintf(why, sizeof(why), "MPI cannot reach %s any more: %s", name,
                        ek_strerror(code));
     cluster_fail(c, why);
-    return EK_ECOMM;
-}
-
-static void on_wire(void *ctx, uint32_t node, int code)
-{
-    (void)cluster_lost(ctx, node, code);
 }
 
 void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size)
@@ -80,89 +81,60 @@ void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct e
     pthread_mutex_lock(&c->lock);
     c->each = each;
     c->group = group;
-    if (group && atomic_load(&c->failed))
+    if (group && c->why[0])
         each->group_abort(group);
     pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- messages ---- */
-
-int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count)
-{
-    struct ek_mpi_wait wait = {.limit_us = c->p.stall_us, .cut = &c->failed};
-    uint32_t which = 0;
-    int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
-
-    return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
-}
-
-int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
-                 uint64_t limit_us)
-{
-    struct ek_mpi_wait wait = {.limit_us = limit_us, .cut = &c->failed};
-    uint32_t which;
-    int r;
-
-    while ((r = c->p.mpi->probe(c->p.self, &node, &tag, &b->bytes)) == 0)
-        if ((r = ek_mpi_pause(&wait)) < 0)
-            return r;
-    if (r > 0 && b->bytes > b->room) {
-        void *more = realloc(b->data, b->bytes);
-        if (!more)
-            return -ENOMEM;
-        b->data = more;
-        b->room = b->bytes;
-    }
-    struct ek_mpi_message m = ek_mpi_recv(node, tag, b->data, b->bytes);
-    wait = (struct ek_mpi_wait){.limit_us = c->p.stall_us, .cut = &c->failed};
-    return r < 0 ? r : ek_mpi_move(c->p.mpi, c->p.self, &m, 1, &wait, &which);
-}
-
-const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
-{
-    uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
-    struct cluster_buffer none = {.data = NULL};
-    size_t bytes;
-
-    if (c->p.mpi->probe(c->p.self, &node, &tag, &bytes) != 1 ||
-        cluster_take(c, node, tag, &none, c->p.stall_us) < 0)
-        return NULL;
-    *ret_node = node;
-    return c->card[node].host;
-}
-
 /* ---- meeting ---- */
+
+/* What is said of a line of both nodes, and what helps. */
+static const struct {
+    const char *says, *remedy;
+} g_lines[EK_CARD_LINES] = {
+    [EK_CARD_PROGRAM] = {"is evenkeel-server", "install the same on all nodes"},
+    [EK_CARD_BACKEND] = {"computes on", "give all nodes the same --device"},
+    [EK_CARD_ISA] = {"computes with", "give all nodes the --cpu-isa that the oldest offers"},
+    [EK_CARD_MODEL] = {"has a model", "give all nodes the same model"},
+    [EK_CARD_FORM] = {"keeps it as",
+                      "give all nodes the same --dtype, --quantization and --kv-cache-dtype"},
+    [EK_CARD_STAGES] = {"has --pipeline-parallel-size", "give all nodes the same"},
+    [EK_CARD_RANKS] = {"has ranks by --tensor-parallel-size", "give all nodes the same"},
+    [EK_CARD_SHAPE] = {"has a model of shape",
+                       "give all nodes the same model, with the same config.json"},
+    [EK_CARD_WEIGHTS] = {"has weights",
+                         "give all nodes the same model files (sha256sum -c SHA256SUMS)"},
+};
+
+int ek_card_check(const struct ek_node_card *mine, const struct ek_node_card *first,
+                  struct ek_fault *fault)
+{
+    for (int i = 0; i < EK_CARD_LINES; i++)
+        if (strcmp(mine->line[i], first->line[i]) != 0)
+            return ek_fault_set(fault, "nnodes", "Node %u (%s) %s %.80s, node %u (%s) %s %.80s: %s",
+                                mine->node, mine->host, g_lines[i].says, mine->line[i], first->node,
+                                first->host, g_lines[i].says, first->line[i], g_lines[i].remedy);
+    return 0;
+}
 
 /* Node 0 has the cards of all, the others that of node 0, to compare. */
 static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
 {
-    const size_t size = sizeof(struct ek_node_card);
+    const uint32_t first = c->p.node == 0, end = first ? c->p.nodes : 1;
     struct ek_mpi_message m[2 * EK_NODES_MOST];
-    struct ek_mpi_wait wait = {.limit_us = c->p.wait_us};
-    uint32_t count = 0, which = 0;
+    uint32_t count = 0;
 
-    for (uint32_t k = c->p.node == 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++) {
-        m[count++] = ek_mpi_recv(k, EK_MPI_CARD, &c->card[k], size);
-        m[count++] = ek_mpi_send(k, EK_MPI_CARD, &c->p.card, size);
+    for (uint32_t k = first; k < end; k++) {
+        m[count++] = ek_mpi_flat(k, EK_MPI_CARD, false, &c->card[k], sizeof(c->card[k]));
+        m[count++] = ek_mpi_flat(k, EK_MPI_CARD, true, &c->p.card, sizeof(c->p.card));
     }
-    int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
-    const uint32_t node = m[which].node;
-    if (r == -EPROTO)
-        return ek_fault_set(fault, "nnodes",
-                            "Node %u is another version of this program: install "
-                            "the same on all nodes",
-                            node);
-    if (r == -ETIMEDOUT)
-        ek_fault_write(fault, "nnodes",
-                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
-                       "whether MPI uses a network that all machines are in (--mca "
-                       "btl_tcp_if_include)",
-                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
-    else if (r < 0)
-        ek_fault_write(fault, "nnodes", "MPI cannot reach node %u of %u: %s", node, c->p.nodes,
-                       ek_strerror(r));
-    if (r < 0)
-        return EK_ECOMM;
+    c->orders.stall_us = c->p.wait_us;
+    if (ek_wire_move(&c->orders, m, count, 0) < 0) {
+        ek_fault_write(fault, "nnodes", "%s", c->why);
+        return c->met;
+    }
+    c->orders.stall_us = c->p.stall_us;
+    c->met = 1;
     return ek_card_check(&c->p.card, &c->card[0], fault);
 }
 
@@ -203,6 +175,13 @@ static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
                             c->p.node, c->p.nodes, node, nodes);
     c->p.card.node = node;
     c->card[node] = c->p.card;
+    c->orders = c->sums = (struct ek_wire){.node = node,
+                                           .nodes = nodes,
+                                           .mpi = c->p.mpi,
+                                           .self = c->p.self,
+                                           .stall_us = c->p.stall_us,
+                                           .failed = cluster_lost,
+                                           .ctx = c};
     return exchange_cards(c, fault);
 }
 
@@ -217,34 +196,24 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
     c->p = *p;
     pthread_mutex_init(&c->lock, NULL);
     int r = cluster_meet(c, fault);
-    if (r < 0) { /* a node that fails ends by itself, and the others with it */
+    if (r < 0) /* a node that fails ends by itself, and the others with it */
         ek_cluster_free(c);
-        return r;
-    }
-    c->wire = (struct ek_wire){.node = p->node,
-                               .nodes = p->nodes,
-                               .mpi = c->p.mpi,
-                               .self = p->self,
-                               .stall_us = p->stall_us,
-                               .failed = on_wire,
-                               .ctx = c};
-    *ret_cluster = c;
-    return 0;
-}
-
-void cluster_end(struct ek_cluster *c)
-{
-    ek_wire_done(&c->wire);
-    c->over = true;
-    c->p.mpi->finish(c->p.self);
+    else
+        *ret_cluster = c;
+    return r;
 }
 
 void ek_cluster_free(struct ek_cluster *c)
 {
     if (!c)
         return;
-    ek_wire_done(&c->wire);
+    if (c->over)
+        c->p.mpi->finish(c->p.self);
+    ek_wire_done(&c->orders);
+    ek_wire_done(&c->sums);
     pthread_mutex_destroy(&c->lock);
+    free(c->in.data);
+    free(c->packed.data);
     free(c);
 }
 
@@ -255,8 +224,8 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
     p->local = c->p.card.ranks / c->p.nodes;
     p->first = c->p.node * p->local;
     p->cluster = c;
-    p->others = c->p.node == 0 ? &cluster_others : NULL;
-    p->wire = &c->wire;
+    p->others = &cluster_others;
+    p->wire = &c->sums;
     p->meeting = c->meeting;
 }
 
@@ -270,17 +239,15 @@ bool ek_cluster_leaves_machine(const struct ek_cluster *c)
 
 void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info)
 {
-    const struct ek_node_card *least = NULL;
+    const struct ek_node_card *least = &c->card[0];
 
     for (uint32_t k = 1; k < c->p.nodes; k++) {
         const struct ek_node_card *card = &c->card[k];
-        if (card->memory_bytes < info->memory_bytes &&
-            (!least || card->memory_bytes < least->memory_bytes))
-            least = card;
-        info->free_bytes =
-            card->free_bytes < info->free_bytes ? card->free_bytes : info->free_bytes;
+        least = card->memory_bytes < least->memory_bytes ? card : least;
+        if (card->free_bytes < info->free_bytes)
+            info->free_bytes = card->free_bytes;
     }
-    if (!least)
+    if (least->memory_bytes >= info->memory_bytes)
         return;
     const size_t at = strlen(info->note);
     (void)snprintf(info->note + at, sizeof(info->note) - at,

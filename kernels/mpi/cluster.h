@@ -20,17 +20,26 @@ struct ek_cluster;
 struct ek_fault;
 struct ek_mpi;
 
-/* What a node is and has. Texts end within their arrays, which are zero behind them. */
+/* What has to be the same on all nodes, as text. */
+enum ek_card_line {
+    EK_CARD_PROGRAM,
+    EK_CARD_BACKEND,
+    EK_CARD_ISA,
+    EK_CARD_MODEL,
+    EK_CARD_FORM, /* types of weights and cache */
+    EK_CARD_STAGES,
+    EK_CARD_RANKS,
+    EK_CARD_SHAPE,   /* ek_graph_sum() */
+    EK_CARD_WEIGHTS, /* ek_weight_sum() */
+    EK_CARD_LINES
+};
+
+/* What a node is and has. */
 struct ek_node_card {
-    uint32_t abi, node;
+    uint32_t node;
     uint32_t ranks, stages; /* of all nodes */
-    char program[32];       /* its version */
     char host[64];
-    char backend[16], isa[32], device[64];
-    char model[64];  /* its family */
-    char form[96];   /* types of weights and cache, as text */
-    uint64_t graph;  /* ek_graph_sum() */
-    uint64_t weight; /* ek_weight_sum() */
+    char line[EK_CARD_LINES][96];
     uint64_t memory_bytes, free_bytes;
 };
 
@@ -78,7 +87,6 @@ struct ek_follow_params {
     struct ek_open_params open;
     const struct ek_graph *graph;
     const struct ek_weight_files *files;
-    ek_progress_fn progress;
     /* Before the weights are loaded and when they are. */
     void (*loading)(void *ctx, uint32_t max_model_len);
     void (*ready)(void *ctx, uint32_t blocks);

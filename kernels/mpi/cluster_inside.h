@@ -1,28 +1,24 @@
 /*
- * What the modules of the nodes share: cluster.c (meeting, failing), lead.c (node 0's devices),
- * follow.c (the others). `lock` guards what stands below it. A failure is stored once, by
- * cluster_fail(); no thread waits after it.
+ * What the modules of the nodes share: cluster.c (meeting, failing), lead.c (node 0), follow.c (the
+ * others). A failure is stored once, by cluster_fail(); no thread waits after it.
  *
- * Node 0 says an order to all others, and has an answer of each: a reply to LOAD and KV, the
- * result (struct ek_result) of each step that was sampled. A step is sampled by the order behind
- * its own.
+ * Node 0 says an order to all others, and has an answer of each: a reply to LOAD and KV, a result
+ * (struct ek_result) of each step that was sampled. A step is sampled by the order behind its own.
  */
 #pragma once
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "common/err.h"
 #include "kernels/mpi/cluster.h"
-#include "kernels/mpi/table.h"
 #include "kernels/mpi/wire.h"
 #include "kernels/ranks.h"
 
 enum cluster_order {
     ORDER_LOAD = EK_MPI_ORDER, /* struct cluster_load: opens the device, too */
     ORDER_KV,                  /* struct ek_kv_params: the first opens the pool, others resize it */
-    ORDER_STEP,                /* struct ek_step as it is */
-    ORDER_SAMPLE,              /* struct ek_masks as it is, or nothing: of the oldest step */
+    ORDER_STEP,                /* struct ek_step, packed */
+    ORDER_SAMPLE,              /* struct ek_masks, or nothing: of the oldest step */
     ORDER_BYE,                 /* int32_t exit code of node 0 */
 };
 
@@ -40,32 +36,29 @@ struct cluster_reply {
 struct ek_cluster {
     struct ek_cluster_params p;
     struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
-    struct ek_wire wire;
+    struct ek_wire orders, sums; /* the first is cut when the group fails, the other also when ranks
+                                    do */
     uint8_t meeting[EK_MEETING_BYTES];
-    _Atomic bool failed;
-    bool over;            /* it has ended as it should: the module is finished */
-    pthread_mutex_t lock; /* of what follows */
+    struct ek_wire_buffer in, packed;    /* node 0: what came last; the step that goes out */
+    uint64_t until_us[2][EK_NODES_MOST]; /* and until when a step's results are waited for */
+    int met;                             /* 0 = not yet, else how that failed, 1 = all fit */
+    bool over;                           /* all has been said and taken: it ends as it should */
+    pthread_mutex_t lock;                /* of what follows */
     char why[480];
     const struct ek_backend *each; /* of the ranks here, NULL = none: */
     struct ek_group *group;        /* whose waits a failure ends */
 };
 
-/* The first failure counts: no thread waits any more. `code` is EK_ECOMM, or the cause here. */
+/* The first failure counts: no thread waits any more. */
 void cluster_fail(struct ek_cluster *c, const char *why);
-/* A node was silent or is gone, by a code of table.h; `what` it was in the middle of. EK_ECOMM. */
-int cluster_lost(struct ek_cluster *c, uint32_t node, int code);
-/* Whose waits a failure ends from now on. */
-void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct ek_group *group);
+/* A node was silent or is gone, by a code of the table. */
+void cluster_lost(void *cluster, uint32_t node, int code);
+/* The node with the first rank of the last stage, which tells results whole. */
+static inline uint32_t cluster_teller(const struct ek_cluster *c)
+{
+    const struct ek_node_card *all = &c->p.card;
+    return (all->ranks - all->ranks / all->stages) / (all->ranks / c->p.nodes);
+}
+/* lead.c, and cluster.c's function of it: whose waits a failure ends from now on. */
 extern const struct ek_others cluster_others;
-/* Sends, and waits until all of them are taken. 0, or EK_ECOMM when a node is lost. */
-int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count);
-/* The next message of a tag of a node, into a buffer that grows. limit_us: for it to begin, 0 = for
- * ever; one that has begun is taken whole. A code of ek_mpi_move() or -ENOMEM. */
-struct cluster_buffer {
-    void *data;
-    size_t room, bytes;
-};
-int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
-                 uint64_t limit_us);
-/* All has been said and taken: MPI ends, and with it the group as it should. */
-void cluster_end(struct ek_cluster *c);
+void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct ek_group *group);

@@ -8,7 +8,6 @@
  * may be waiting for an order of its own to be taken.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,78 +24,51 @@ struct follower {
     struct ek_kv_params kv; /* 0 blocks: not open yet */
     size_t result_bytes;
     struct ek_result *result;
-    struct ek_mpi_copies told;
-    struct cluster_buffer step[2], masks[2];
-    uint32_t taken, sampled, landed; /* steps */
-    struct cluster_buffer in;
+    struct ek_wire_buffer step[2], masks[2], in; /* what came last */
+    uint32_t taken, sampled, landed;             /* steps */
     bool bye;
     int32_t code;
 };
 
 /* ---- steps ---- */
 
-static int follow_refuse(struct follower *f, const char *what)
-{
-    char why[160];
-
-    (void)snprintf(why, sizeof(why),
-                   "Node 0 sent %s that is none: its memory or the network is faulty", what);
-    cluster_fail(f->c, why);
-    return EK_ECOMM;
-}
-
-/* What came stays in `keep` until the next of its kind. */
-static void follow_keep(struct follower *f, struct cluster_buffer *keep)
-{
-    const struct cluster_buffer other = *keep;
-
-    *keep = f->in;
-    f->in = other;
-}
-
 static int take_step(struct follower *f)
 {
-    const struct ek_step *step = f->in.data;
+    const struct ek_wire_buffer *in = &f->step[f->taken++ % 2];
+    int r = ek_step_check(in->data, in->bytes, &f->plan.ceiling, f->p.graph->vocab, f->kv.blocks,
+                          f->plan.block_size, f->kv.states);
 
-    if (f->taken - f->landed >= 2 ||
-        ek_step_check(step, f->in.bytes, &f->plan.ceiling, f->p.graph->vocab, f->kv.blocks,
-                      f->plan.block_size, f->kv.states) < 0)
-        return follow_refuse(f, "a step");
-    follow_keep(f, &f->step[f->taken++ % 2]);
-    return f->p.backend->forward(f->device, step);
+    return r < 0 ? r : f->p.backend->forward(f->device, in->data);
 }
 
 static int take_sample(struct follower *f)
 {
-    const struct ek_masks *masks = f->in.bytes > 0 ? f->in.data : NULL;
-    const uint32_t at = f->sampled % 2;
+    const uint32_t at = f->sampled++ % 2;
+    const struct ek_wire_buffer *in = &f->masks[at];
 
-    if (f->sampled == f->taken ||
-        (masks && (f->in.bytes < sizeof(*masks) || f->in.bytes != ek_masks_bytes(masks))))
-        return follow_refuse(f, "masks");
-    if (masks)
-        follow_keep(f, &f->masks[at]);
-    f->sampled++;
-    return f->p.backend->sample(f->device, f->step[at].data, masks);
+    if (in->bytes > 0 &&
+        (in->bytes < sizeof(struct ek_masks) || in->bytes != ek_masks_bytes(in->data)))
+        return -EBADMSG;
+    return f->p.backend->sample(f->device, f->step[at].data, in->bytes > 0 ? in->data : NULL);
 }
 
 /* Waits a moment for the oldest step; what is here after a failure does not fit to the others. */
 static int land(struct follower *f)
 {
     const struct ek_step *step = f->step[f->landed % 2].data;
-    struct ek_mpi_wait wait = {.limit_us = f->c->p.stall_us, .cut = &f->c->failed};
+    struct ek_result *result = f->result;
 
-    int r = f->p.backend->wait(f->device, step->id, f->result, f->result_bytes, MOMENT_US);
+    int r = f->p.backend->wait(f->device, step->id, result, f->result_bytes, MOMENT_US);
     if (r == -ETIMEDOUT)
-        return atomic_load(&f->c->failed) ? EK_ECOMM : 0;
-    const int error = r < 0 ? r : f->result->error;
+        return atomic_load(&f->c->orders.cut) ? EK_ECOMM : 0;
+    const int error = r < 0 ? r : result->error;
     if (error < 0)
-        *f->result = (struct ek_result){.step = step->id, .error = error};
-    const struct ek_mpi_message m =
-        ek_mpi_send(0, EK_MPI_DONE, f->result, ek_result_own_bytes(f->result));
+        *result = (struct ek_result){.step = step->id, .error = error};
+    else if (cluster_teller(f->c) != f->c->p.node)
+        *result = (struct ek_result){.step = step->id, .sum = ek_result_sum(result)};
     f->landed++;
-    r = ek_mpi_tell(f->c->p.mpi, f->c->p.self, &f->told, &m, &wait);
-    return r < 0 ? cluster_lost(f->c, 0, r) : error;
+    r = ek_wire_tell(&f->c->orders, 0, EK_MPI_DONE, result, ek_result_own_bytes(result));
+    return r < 0 ? r : error;
 }
 
 /* ---- orders ---- */
@@ -112,14 +84,13 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
     int r = f->p.backend->open(&f->p.open, &f->device, fault);
     if (r < 0)
         return r;
-    cluster_group(f->c, f->p.open.each, ek_ranks_group(f->device));
     f->p.loading(f->p.ctx, f->plan.max_model_len);
     f->result_bytes =
         ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs, f->p.graph->hidden);
     f->result = calloc(1, f->result_bytes);
     if (!f->result)
         return -ENOMEM;
-    return f->p.backend->load(f->device, &f->plan, f->p.files, f->p.progress, f->p.ctx, fault);
+    return f->p.backend->load(f->device, &f->plan, f->p.files, NULL, NULL, fault);
 }
 
 static int obey_kv(struct follower *f)
@@ -138,11 +109,10 @@ static int obey_kv(struct follower *f)
 }
 
 /* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
-static int mpi_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
+static int follow_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
 {
     const bool resizes = f->kv.blocks > 0;
     struct cluster_reply n = {.code = order == ORDER_LOAD ? obey_load(f, fault) : obey_kv(f)};
-    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_REPLY, &n, sizeof(n));
 
     n.fault = *fault;
     if (order == ORDER_LOAD && n.code == 0) {
@@ -150,50 +120,45 @@ static int mpi_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
         f->p.backend->stats(f->device, &now);
         n.room_bytes = now.room_bytes;
     }
-    struct ek_mpi_wait wait = {.cut = &f->c->failed}; /* node 0 may still load */
-    uint32_t which = 0;
-    int r = ek_mpi_move(f->c->p.mpi, f->c->p.self, &m, 1, &wait, &which);
-    if (r < 0)
-        return cluster_lost(f->c, 0, r);
-    return resizes ? 0 : n.code;
+    int r = ek_wire_tell(&f->c->orders, 0, EK_MPI_REPLY, &n, sizeof(n));
+    return r < 0 || resizes ? r : n.code;
 }
 
 static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
 {
-    int r = cluster_take(f->c, 0, order, &f->in, f->c->p.stall_us);
+    struct ek_wire_buffer *in = order == ORDER_STEP     ? &f->step[f->taken % 2]
+                                : order == ORDER_SAMPLE ? &f->masks[f->sampled % 2]
+                                                        : &f->in;
+    int r = ek_wire_take(&f->c->orders, 0, order, in, 0);
 
     if (r < 0)
-        return cluster_lost(f->c, 0, r);
+        return r;
     switch ((enum cluster_order)order) {
     case ORDER_LOAD:
-    case ORDER_KV: return mpi_reply(f, order, fault);
+    case ORDER_KV: return follow_reply(f, order, fault);
     case ORDER_STEP: return take_step(f);
     case ORDER_SAMPLE: return take_sample(f);
-    case ORDER_BYE:
-        memcpy(&f->code, f->in.data, sizeof(f->code));
-        f->bye = true;
-        return 0;
+    case ORDER_BYE: memcpy(&f->code, in->data, sizeof(f->code)); break;
     }
-    return follow_refuse(f, "an order");
+    f->bye = true;
+    return 0;
 }
 
-static int mpi_follow(struct follower *f, struct ek_fault *fault)
+static int obey_all(struct follower *f, struct ek_fault *fault)
 {
-    struct ek_mpi_wait idle = {.cut = &f->c->failed};
+    struct ek_wire_wait idle = {.limit_us = 0};
     int r = 0;
 
     while (r == 0 && !f->bye) {
         uint32_t node = 0, order = EK_MPI_ORDER;
-        size_t bytes;
-        r = f->c->p.mpi->probe(f->c->p.self, &node, &order, &bytes);
-        if (r < 0)
-            return cluster_lost(f->c, 0, r);
+        r = ek_wire_look(&f->c->orders, &node, &order);
         if (r == 0 && f->landed == f->sampled) {
-            r = ek_mpi_pause(&idle) < 0 ? EK_ECOMM : 0;
+            r = ek_wire_pause(&f->c->orders, &idle) < 0 ? EK_ECOMM : 0;
             continue;
         }
-        r = r > 0 ? obey(f, order, fault) : land(f);
-        idle.waited_us = idle.at_us = 0;
+        if (r >= 0)
+            r = r > 0 ? obey(f, order, fault) : land(f);
+        idle = (struct ek_wire_wait){.limit_us = 0};
     }
     return r;
 }
@@ -204,27 +169,24 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
     struct follower f = {.c = c, .p = *p};
 
     ek_cluster_open(c, &f.p.open);
-    int r = mpi_follow(&f, fault);
-    if (r < 0 && atomic_load(&c->failed))
+    int r = obey_all(&f, fault);
+    if (r < 0 && atomic_load(&c->orders.cut))
         ek_cluster_why(c, fault->msg, sizeof(fault->msg));
     *ret_code = f.code;
-    cluster_group(c, NULL, NULL);
     p->backend->close(f.device);
-    ek_mpi_forget(c->p.mpi, c->p.self, &f.told);
     for (int i = 0; i < 2; i++) {
         free(f.step[i].data);
         free(f.masks[i].data);
     }
     free(f.result);
     free(f.in.data);
-    if (r == 0)
-        cluster_end(c);
+    c->over = r == 0;
     return r;
 }
 
 void ek_cluster_leave(struct ek_cluster *c)
 {
-    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_LEAVE, NULL, 0);
+    struct ek_mpi_message m = ek_mpi_flat(0, EK_MPI_LEAVE, true, NULL, 0);
 
-    (void)cluster_send(c, &m, 1);
+    (void)ek_wire_move(&c->orders, &m, 1, 0);
 }

@@ -1,5 +1,5 @@
 /*
- * libevenkeel-mpi.so: the table of table.h over MPI, the only file that includes mpi.h. One lock is
+ * libevenkeel-mpi.so: the table of wire.h over MPI, the only file that includes mpi.h. One lock is
  * around each call, so MPI need not be safe for several threads at once (MPI_THREAD_SERIALIZED);
  * no thread waits inside of it, since calls of MPI that wait keep a core busy.
  *
@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "kernels/mpi/table.h"
+#include "kernels/mpi/wire.h"
 
 extern const struct ek_mpi evenkeel_mpi;
 
@@ -27,6 +27,8 @@ static int code_of(int error)
 {
     int class = MPI_ERR_OTHER;
 
+    if (error == MPI_SUCCESS)
+        return 0;
     (void)MPI_Error_class(error, &class);
     return class == MPI_ERR_TRUNCATE ? -EPROTO : class == MPI_ERR_OTHER ? -ECONNRESET : -EIO;
 }
@@ -55,37 +57,30 @@ static int mpi_start(void *self, uint32_t *ret_node, uint32_t *ret_nodes, char *
     return 0;
 }
 
-static int begin_locked(const struct ek_mpi_message *m, MPI_Request *request)
+static int mpi_begin(void *self, struct ek_mpi_message *m)
 {
+    const MPI_Comm comm = comm_of(m->tag);
     const bool matrix = m->rows > 1 && m->width != m->stride;
+    const int node = (int)m->node, tag = (int)m->tag;
     const int count = matrix ? 1 : (int)(m->rows * m->width);
     MPI_Datatype type = MPI_BYTE;
+    MPI_Request request = NULL;
     int r = MPI_SUCCESS;
 
+    (void)self;
+    pthread_mutex_lock(&g_lock);
     if (matrix)
         r = MPI_Type_vector((int)m->rows, (int)m->width, (int)m->stride, MPI_BYTE, &type);
     if (matrix && r == MPI_SUCCESS)
         r = MPI_Type_commit(&type);
     if (r == MPI_SUCCESS)
-        r = m->out ? MPI_Isend(m->data, count, type, (int)m->node, (int)m->tag, comm_of(m->tag),
-                               request)
-                   : MPI_Irecv(m->data, count, type, (int)m->node, (int)m->tag, comm_of(m->tag),
-                               request);
+        r = m->out ? MPI_Isend(m->data, count, type, node, tag, comm, &request)
+                   : MPI_Irecv(m->data, count, type, node, tag, comm, &request);
     if (matrix && r == MPI_SUCCESS)
         r = MPI_Type_free(&type); /* the message keeps it */
-    return r;
-}
-
-static int mpi_begin(void *self, struct ek_mpi_message *m)
-{
-    MPI_Request request;
-
-    (void)self;
-    pthread_mutex_lock(&g_lock);
-    int r = begin_locked(m, &request);
     pthread_mutex_unlock(&g_lock);
-    m->request = r == MPI_SUCCESS ? request : NULL;
-    return r == MPI_SUCCESS ? 0 : code_of(r);
+    m->request = request;
+    return code_of(r);
 }
 
 static int mpi_test(void *self, struct ek_mpi_message *m)
@@ -108,19 +103,6 @@ static int mpi_test(void *self, struct ek_mpi_message *m)
     return m->out || (size_t)bytes == m->rows * m->width ? 1 : -EPROTO;
 }
 
-static void mpi_drop(void *self, struct ek_mpi_message *m)
-{
-    MPI_Request request = m->request;
-
-    (void)self;
-    pthread_mutex_lock(&g_lock);
-    if (!m->out)
-        (void)MPI_Cancel(&request);
-    (void)MPI_Request_free(&request);
-    pthread_mutex_unlock(&g_lock);
-    m->request = NULL;
-}
-
 static int mpi_probe(void *self, uint32_t *node, uint32_t *tag, size_t *ret_bytes)
 {
     const int from = *node == EK_MPI_ANY ? MPI_ANY_SOURCE : (int)*node;
@@ -134,10 +116,8 @@ static int mpi_probe(void *self, uint32_t *node, uint32_t *tag, size_t *ret_byte
     if (r == MPI_SUCCESS && there)
         r = MPI_Get_count(&status, MPI_BYTE, &bytes);
     pthread_mutex_unlock(&g_lock);
-    if (r != MPI_SUCCESS)
+    if (r != MPI_SUCCESS || !there)
         return code_of(r);
-    if (!there)
-        return 0;
     *node = (uint32_t)status.MPI_SOURCE;
     *tag = (uint32_t)status.MPI_TAG;
     *ret_bytes = (size_t)bytes;
@@ -160,7 +140,6 @@ __attribute__((visibility("default"))) const struct ek_mpi evenkeel_mpi = {.abi 
                                                                            .start = mpi_start,
                                                                            .begin = mpi_begin,
                                                                            .test = mpi_test,
-                                                                           .drop = mpi_drop,
                                                                            .probe = mpi_probe,
                                                                            .finish = mpi_finish,
                                                                            .abort = mpi_abort};

@@ -1,14 +1,58 @@
 /*
- * The messages of ek_wire, called by the thread of a node that computes (kernels/cpu/span.c) and by
- * the group of CUDA ranks (kernels/cuda/group.c). All calls but ek_wire_tell() build a list of
- * messages and wait for all of them in ek_mpi_move(). The first failure is reported once, with the
- * node, and cuts the wire; from then on each call returns EK_ECOMM.
+ * Waits for messages between nodes without using up a core (wire.h). Called by the threads of a
+ * node that compute (kernels/cpu/span.c), by the group of CUDA ranks (kernels/cuda/group.c), and by
+ * the rest of this folder. The first failure is reported once, with the node, and cuts the wire;
+ * from then on each call returns EK_ECOMM.
  */
 #include "kernels/mpi/wire.h"
 
 #include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
+#include "common/clock.h"
 #include "common/err.h"
+
+#define AWAKE_US   60u     /* an answer in the middle of a step is there by then */
+#define SHARE      8u      /* later it is looked for after this part of the time waited */
+#define PAUSE_US   1000u   /* the longest, for the first second */
+#define IDLE_US    4000u   /* and after that: a core for 1 % */
+#define STOPPED_US 200000u /* a pause that took longer: this process was stopped as a whole */
+
+/* ---- waiting ---- */
+
+static void sleep_us(uint64_t us)
+{
+    static _Thread_local bool sharp;
+    const struct timespec t = {.tv_nsec = (long)us * 1000};
+
+    if (!sharp) /* the system's slack would double short pauses */
+        (void)prctl(PR_SET_TIMERSLACK, 1000);
+    sharp = true;
+    (void)nanosleep(&t, NULL);
+}
+
+int ek_wire_pause(const struct ek_wire *w, struct ek_wire_wait *wait)
+{
+    const uint64_t now = ek_now_us(), spent = wait->at_us > 0 ? now - wait->at_us : 0;
+    const uint64_t most = wait->waited_us < EK_US_PER_S ? PAUSE_US : IDLE_US;
+    const uint64_t pause = wait->waited_us / SHARE;
+
+    wait->at_us = now;
+    wait->waited_us += spent < STOPPED_US ? spent : STOPPED_US;
+    if (atomic_load(&w->cut))
+        return -ECANCELED;
+    if (wait->limit_us > 0 && wait->waited_us >= wait->limit_us)
+        return -ETIMEDOUT;
+    if (wait->waited_us < AWAKE_US)
+        (void)sched_yield();
+    else
+        sleep_us(pause < most ? pause : most);
+    return 0;
+}
 
 void ek_wire_cut(struct ek_wire *w)
 {
@@ -23,125 +67,121 @@ static int wire_fail(struct ek_wire *w, uint32_t node, int code)
     return EK_ECOMM;
 }
 
-static int move(struct ek_wire *w, struct ek_mpi_message *m, uint32_t count, uint64_t late_us)
+/* Until the message is done: 0, or a code of the table or of the pause. */
+static int wire_await(const struct ek_wire *w, struct ek_mpi_message *m, uint64_t late_us)
 {
-    struct ek_mpi_wait wait = {.limit_us = w->stall_us > 0 ? w->stall_us + late_us : 0,
-                               .cut = &w->cut};
-    uint32_t which = 0;
+    struct ek_wire_wait wait = {.limit_us = w->stall_us > 0 ? w->stall_us + late_us : 0};
+    int r = 0;
+
+    while (r == 0 && m->request && (r = w->mpi->test(w->self, m)) == 0)
+        r = ek_wire_pause(w, &wait);
+    return r < 0 ? r : 0;
+}
+
+int ek_wire_move(struct ek_wire *w, struct ek_mpi_message *m, uint32_t count, uint64_t late_us)
+{
+    uint32_t at = 0;
+    int r = 0;
 
     if (atomic_load(&w->cut))
         return EK_ECOMM;
-    int r = ek_mpi_move(w->mpi, w->self, m, count, &wait, &which);
-    return r < 0 ? wire_fail(w, m[which].node, r) : 0;
+    for (uint32_t i = 0; r == 0 && i < count; i++)
+        r = w->mpi->begin(w->self, &m[at = i]);
+    for (uint32_t i = 0; r == 0 && i < count; i++)
+        r = wire_await(w, &m[at = i], late_us);
+    return r < 0 ? wire_fail(w, m[at].node, r) : 0;
+}
+
+int ek_wire_tell(struct ek_wire *w, uint32_t node, uint32_t tag, const void *data, size_t bytes)
+{
+    struct ek_mpi_message *m = &w->told[w->begun++ % EK_WIRE_TOLD];
+    int r = atomic_load(&w->cut) ? -ECANCELED : wire_await(w, m, 0);
+    void *copy = r == 0 ? realloc(m->data, bytes) : NULL;
+
+    if (r == 0 && !copy)
+        r = -ENOMEM;
+    if (r < 0)
+        return wire_fail(w, node, r);
+    memcpy(copy, data, bytes);
+    *m = ek_mpi_flat(node, tag, true, copy, bytes);
+    r = w->mpi->begin(w->self, m);
+    return r < 0 ? wire_fail(w, node, r) : 0;
+}
+
+void ek_wire_done(struct ek_wire *w)
+{
+    for (uint32_t i = 0; i < EK_WIRE_TOLD; i++) {
+        free(w->told[i].data);
+        w->told[i] = (struct ek_mpi_message){0};
+    }
+}
+
+int ek_wire_room(struct ek_wire_buffer *b, size_t bytes)
+{
+    void *more = bytes > b->room ? realloc(b->data, bytes) : b->data;
+
+    if (bytes > b->room && !more)
+        return -ENOMEM;
+    b->data = more;
+    b->room = bytes > b->room ? bytes : b->room;
+    return 0;
+}
+
+int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag)
+{
+    size_t bytes;
+    int r = w->mpi->probe(w->self, node, tag, &bytes);
+
+    return r < 0 && *node != EK_MPI_ANY ? wire_fail(w, *node, r) : r;
+}
+
+int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_buffer *b,
+                 uint64_t limit_us)
+{
+    struct ek_wire_wait wait = {.limit_us = limit_us};
+    int r;
+
+    while ((r = w->mpi->probe(w->self, &node, &tag, &b->bytes)) == 0 &&
+           (r = ek_wire_pause(w, &wait)) == 0)
+        continue;
+    if (r < 0)
+        return r == -ETIMEDOUT ? r : wire_fail(w, node, r);
+    r = ek_wire_room(b, b->bytes);
+    struct ek_mpi_message m = ek_mpi_flat(node, tag, false, b->data, b->bytes);
+    return r < 0 ? r : ek_wire_move(w, &m, 1, 0);
 }
 
 /* ---- all nodes of a circle ---- */
 
-/* What goes between this node and the k-th of the circle. */
-struct pieces {
+int ek_wire_exchange(struct ek_wire *w, float *block, uint32_t parts, size_t each)
+{
+    const uint32_t me = w->node - w->first, rows = parts > 0 ? parts : 1;
+    const size_t mine = ek_wire_slice(w, each, me), my = ek_wire_slice(w, each, me + 1) - mine;
+    const size_t here = me * parts * each, stride = each * sizeof(*block);
     struct ek_mpi_message m[2 * EK_NODES_MOST];
-    uint32_t count;
-};
-
-static void mpi_wire_add(struct pieces *p, bool out, uint32_t node, float *at, uint32_t rows,
-                         size_t width, size_t stride)
-{
-    p->m[p->count++] = (struct ek_mpi_message){.node = node,
-                                               .tag = EK_MPI_FLOATS,
-                                               .out = out,
-                                               .data = at,
-                                               .rows = rows,
-                                               .width = width * sizeof(float),
-                                               .stride = stride * sizeof(float)};
-}
-
-int ek_wire_scatter(struct ek_wire *w, float *block, uint32_t parts, size_t each)
-{
-    const uint32_t me = w->node - w->first;
-    const size_t mine = ek_wire_slice(w, each, me), end = ek_wire_slice(w, each, me + 1);
-    struct pieces p = {.count = 0};
+    uint32_t count = 0;
 
     for (uint32_t k = 0; k < w->count; k++) {
         const size_t theirs = ek_wire_slice(w, each, k);
+        const size_t their = ek_wire_slice(w, each, k + 1) - theirs;
+        const uint32_t node = w->first + k;
+        float *in = block + k * parts * each + (parts > 0 ? mine : theirs);
+        float *out = block + here + (parts > 0 ? theirs : mine);
+        const size_t in_bytes = (parts > 0 ? my : their) * sizeof(*block);
+        const size_t out_bytes = (parts > 0 ? their : my) * sizeof(*block);
         if (k == me)
             continue;
-        mpi_wire_add(&p, false, w->first + k, block + k * parts * each + mine, parts, end - mine,
-                     each);
-        mpi_wire_add(&p, true, w->first + k, block + me * parts * each + theirs, parts,
-                     ek_wire_slice(w, each, k + 1) - theirs, each);
+        m[count++] =
+            (struct ek_mpi_message){node, EK_MPI_FLOATS, false, in, rows, in_bytes, stride, NULL};
+        m[count++] =
+            (struct ek_mpi_message){node, EK_MPI_FLOATS, true, out, rows, out_bytes, stride, NULL};
     }
-    return move(w, p.m, p.count, 0);
-}
-
-int ek_wire_collect(struct ek_wire *w, float *sums, size_t each)
-{
-    const uint32_t me = w->node - w->first;
-    const size_t mine = ek_wire_slice(w, each, me), end = ek_wire_slice(w, each, me + 1);
-    struct pieces p = {.count = 0};
-
-    for (uint32_t k = 0; k < w->count; k++) {
-        const size_t theirs = ek_wire_slice(w, each, k);
-        if (k == me)
-            continue;
-        mpi_wire_add(&p, false, w->first + k, sums + theirs, 1,
-                     ek_wire_slice(w, each, k + 1) - theirs, each);
-        mpi_wire_add(&p, true, w->first + k, sums + mine, 1, end - mine, each);
-    }
-    return move(w, p.m, p.count, 0);
+    return ek_wire_move(w, m, count, 0);
 }
 
 int ek_wire_share(struct ek_wire *w, float *block, size_t each)
 {
     if (w->count == 0)
         w->count = w->nodes;
-    return ek_wire_collect(w, block, each * w->count); /* a node's part is its slice */
-}
-
-/* ---- from one node to another ---- */
-
-static struct ek_mpi_message message_of(uint32_t node, const struct ek_wire_rows *x, bool out)
-{
-    return (struct ek_mpi_message){.node = node,
-                                   .tag = EK_MPI_ROWS,
-                                   .out = out,
-                                   .data = x->data,
-                                   .rows = x->rows,
-                                   .width = x->width,
-                                   .stride = x->stride};
-}
-
-int ek_wire_send(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x)
-{
-    struct ek_mpi_message m = message_of(node, x, true);
-    return move(w, &m, 1, 0);
-}
-
-int ek_wire_recv(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x, uint64_t late_us)
-{
-    struct ek_mpi_message m = message_of(node, x, false);
-    return move(w, &m, 1, late_us);
-}
-
-int ek_wire_tell(struct ek_wire *w, uint32_t node, const void *data, size_t bytes)
-{
-    const struct ek_mpi_message m = ek_mpi_send(node, EK_MPI_ROWS, data, bytes);
-    struct ek_mpi_wait wait = {.limit_us = w->stall_us, .cut = &w->cut};
-
-    if (atomic_load(&w->cut))
-        return EK_ECOMM;
-    int r = ek_mpi_tell(w->mpi, w->self, &w->told, &m, &wait);
-    return r < 0 ? wire_fail(w, node, r) : 0;
-}
-
-void ek_wire_done(struct ek_wire *w)
-{
-    ek_mpi_forget(w->mpi, w->self, &w->told);
-}
-
-bool ek_wire_waiting(const struct ek_wire *w, uint32_t node)
-{
-    uint32_t tag = EK_MPI_ROWS;
-    size_t bytes;
-
-    return w->mpi->probe(w->self, &node, &tag, &bytes) == 1;
+    return ek_wire_exchange(w, block, 0, each * w->count); /* a node's part is its slice */
 }

@@ -286,20 +286,17 @@ static void present(struct ek_buf *out, const json_t *server, const char *keys_w
     }
 }
 
-/* Where more is told of a failure that the catalog of `diagnose` knows: its sentence has the
- * entry's name in brackets. Of the newest failure, if it is among these. */
+/* Where more is told of a failure that the catalog of `diagnose` knows: of the newest one, if it is
+ * among these. */
 static void catalog_hint(struct ek_buf *out, const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *d = json_array_get(list, i);
-        const char *why = json_string_value(json_object_get(d, "why"));
-        if (!why || strcmp(show_word(d, "reason"), "CRASH") != 0)
+        const char *entry = json_string_value(json_object_get(d, "signature"));
+        if (strcmp(show_word(d, "reason"), "CRASH") != 0)
             continue;
-        const char *open = strchr(why, '(');
-        size_t n = open ? strspn(open + 1, "abcdefghijklmnopqrstuvwxyz0123456789-") : 0;
-        if (n > 3 && strncmp(open + 1 + n, "):", 2) == 0)
-            (void)ek_buf_printf(out, "more  evenkeelctl diagnose --explain %.*s\n", (int)n,
-                                open + 1);
+        if (entry)
+            (void)ek_buf_printf(out, "more  evenkeelctl diagnose --explain %s\n", entry);
         return;
     }
 }

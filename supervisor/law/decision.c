@@ -62,6 +62,10 @@ int decision_json(const struct decision *d, const char *server, struct ek_buf *o
         (void)ek_buf_printf(out, ",\"applied\":%s", d->applied ? "true" : "false");
     (void)ek_buf_puts(out, ",\"why\":\"");
     (void)ek_buf_json(out, d->why, strnlen(d->why, sizeof(d->why)));
+    if (d->signature[0]) {
+        (void)ek_buf_puts(out, "\",\"signature\":\"");
+        (void)ek_buf_json(out, d->signature, strnlen(d->signature, sizeof(d->signature)));
+    }
     (void)ek_buf_puts(out, "\"}");
     return ek_buf_ok(out) ? 0 : -ENOMEM;
 }

@@ -478,14 +478,19 @@ static bool by_catalog(const struct crash_evidence *e, struct crash_verdict *v)
         return false;
     if (strcmp(f->id, "worker-sigkill") == 0) /* host memory is a guess; the kernel counts kills */
         return false;
-    if (f->cls == CRASH_CONFIG && strncmp(f->id, "kind-", 5) == 0)
+    const char *named = f->id;
+    if (f->cls == CRASH_CONFIG && strncmp(f->id, "kind-", 5) == 0) {
         verdict(v, f->cls, "%s: %s", f->title, f->line); /* flags, files or what is installed */
-    else if (f->cls == CRASH_CONFIG)
+        named = "";
+    } else if (f->cls == CRASH_CONFIG) {
         verdict(v, f->cls, "It refused its flags or model (%s): %s", f->id, f->line);
-    else if (f->cls == CRASH_STARTUP_OOM || f->cls == CRASH_BURST_OOM)
+    } else if (f->cls == CRASH_STARTUP_OOM || f->cls == CRASH_BURST_OOM) {
         device_oom(e, v);
-    else
+        named = "";
+    } else {
         verdict(v, f->cls, "The log shows (%s): %s.", f->id, f->title);
+    }
+    (void)snprintf(v->signature, sizeof(v->signature), "%s", named);
     return true;
 }
 

@@ -76,6 +76,7 @@ struct crash_verdict {
     bool vanishes; /* what kept it from starting may be gone without a word to evenkeeld */
     struct oom_numbers numbers;
     char why[320];      /* one sentence: what ended it, by which evidence */
+    char signature[48]; /* the catalog's entry by which it was told, "" = none */
     const char *remedy; /* one sentence: what helps, and what does not */
 };
 

@@ -30,6 +30,7 @@ struct decision {
     uint64_t at_us;         /* the policy's time */
     uint64_t wall_us;       /* set by the caller, 0 = not known; only printed */
     char why[360];          /* one sentence with the numbers; a cut one ends with "..." */
+    char signature[48];     /* of a crash, the catalog's entry that tells it, "" = none */
 };
 
 enum policy_state {

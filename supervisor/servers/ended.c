@@ -196,8 +196,8 @@ void ended_say(struct server *s, const struct crash_verdict *v, const struct fai
 {
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
-    server_note(s, ACT_NOTE, v->cls == CRASH_CLEAN_EXIT ? REASON_DRAIN_DONE : REASON_CRASH,
-                "%s: %.*s", crash_name(v->cls), why, v->why);
+    server_note_end(s, v->cls == CRASH_CLEAN_EXIT ? REASON_DRAIN_DONE : REASON_CRASH, v, "%s: %.*s",
+                    crash_name(v->cls), why, v->why);
     if (failure->asked) {
         char text[200];
         crash_questions_text(failure->steps, text);
@@ -297,9 +297,9 @@ void server_ended(struct server *s, struct child_exit e)
         break;
     case WANT_DRAINED:
         ended_rest(s);
-        server_note(s, ACT_NOTE, v.cls == CRASH_CLEAN_EXIT ? REASON_OPERATOR : REASON_CRASH,
-                    "Ended while it was drained; resume or restart starts it: %s: %.200s",
-                    crash_name(v.cls), v.why);
+        server_note_end(s, v.cls == CRASH_CLEAN_EXIT ? REASON_OPERATOR : REASON_CRASH, &v,
+                        "Ended while it was drained; resume or restart starts it: %s: %.200s",
+                        crash_name(v.cls), v.why);
         break;
     case WANT_STOP:
         s->state = SRV_STOPPED;
@@ -318,8 +318,8 @@ void ended_unseen(struct server *s, const struct child_exit *e)
     s->ends.exits[v.cls]++;
     journal_crash(s->config->name, &v, e->code, e->signaled);
     (void)snprintf(failure.next, sizeof(failure.next), "started again by the next evenkeeld");
-    server_note(s, ACT_NOTE, clean ? REASON_DRAIN_DONE : REASON_CRASH,
-                "Ended while no evenkeeld watched: %s: %.200s", crash_name(v.cls), v.why);
+    server_note_end(s, clean ? REASON_DRAIN_DONE : REASON_CRASH, &v,
+                    "Ended while no evenkeeld watched: %s: %.200s", crash_name(v.cls), v.why);
     past_ended(s);
     if (clean)
         return;

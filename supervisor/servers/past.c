@@ -231,6 +231,7 @@ static bool parse_decision(const json_t *j, struct decision *ret_d)
             d.knob = knobs[i];
     }
     past_copy(j, "why", d.why, sizeof(d.why));
+    past_copy(j, "signature", d.signature, sizeof(d.signature));
     *ret_d = d;
     return true;
 }

@@ -69,16 +69,35 @@ void server_record(struct server *s, struct decision *d)
     journal_decision(s->config->name, d);
 }
 
+static void note(struct server *s, struct decision *d, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
+static void note(struct server *s, struct decision *d, const char *fmt, va_list ap)
+{
+    int n = vsnprintf(d->why, sizeof(d->why), fmt, ap);
+    if (n >= (int)sizeof(d->why))
+        memcpy(d->why + sizeof(d->why) - 4, "...", 4);
+    d->applied = true;
+    server_record(s, d);
+}
+
 void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
 {
-    struct decision d = {.kind = kind, .reason = reason, .applied = true};
+    struct decision d = {.kind = kind, .reason = reason};
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(d.why, sizeof(d.why), fmt, ap);
+    note(s, &d, fmt, ap);
     va_end(ap);
-    if (n >= (int)sizeof(d.why))
-        memcpy(d.why + sizeof(d.why) - 4, "...", 4);
-    server_record(s, &d);
+}
+
+void server_note_end(struct server *s, enum reason reason, const struct crash_verdict *v,
+                     const char *fmt, ...)
+{
+    struct decision d = {.kind = ACT_NOTE, .reason = reason};
+    va_list ap;
+    memcpy(d.signature, v->signature, sizeof(d.signature));
+    va_start(ap, fmt);
+    note(s, &d, fmt, ap);
+    va_end(ap);
 }
 
 const char *server_asker(const struct server *s)

@@ -11,6 +11,9 @@ struct crash_verdict;
 /* Records, counts and journals one thing that happened. */
 void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* An end that is a failure or not, with the catalog's entry by which it was told. */
+void server_note_end(struct server *s, enum reason reason, const struct crash_verdict *v,
+                     const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void server_record(struct server *s, struct decision *d);
 
 /* The user that asked for what is being done, to stand behind "Operator": " (root)", or "". */
@@ -170,6 +173,9 @@ void action_start_limits(const struct server *s, char *text, size_t size);
 void action_refresh(struct server *s, uint64_t now_us);
 void action_apply(struct server *s, const struct decision *d);
 void action_take_limits(struct server *s, const struct control_limits *l); /* as read back */
+/* For the next start. by_operator: bit k, an operator has just set the value of this knob, which
+ * alone changes what is kept of a pinned one. */
+void action_keep(struct server *s, unsigned by_operator);
 /* ramp.c: what max_num_running_seqs begins with instead of `want`. */
 uint32_t ramp_first(const struct server *s, uint32_t least, uint32_t want);
 uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t want);

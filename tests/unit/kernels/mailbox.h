@@ -1,5 +1,5 @@
 /*
- * Nodes as threads of one process: the table of kernels/mpi/table.h with messages in memory. A send
+ * Nodes as threads of one process: the table of kernels/mpi/wire.h with messages in memory. A send
  * of up to `eager` bytes is done at once, as MPI does it; a larger one when it is taken, for which
  * its receiver has to ask `late` times in vain. Header only, because a unit test is one source
  * file.
@@ -8,27 +8,31 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/mpi/table.h"
+#include "kernels/mpi/wire.h"
 
 struct mail {
     struct mail *next;
     uint32_t from, to, tag;
     size_t bytes;
     char *data;
-    uint32_t asked;                /* how often, by its receiver */
-    struct ek_mpi_message *sender; /* who waits for it to be taken, NULL = nobody */
+    uint32_t asked; /* how often, by its receiver */
+    bool done;      /* for its sender */
 };
 
 struct mailbox {
     pthread_mutex_t lock;
-    struct mail *first, **last;
+    struct mail *first, **last, *taken;
     uint32_t nodes, aborted; /* how often */
     size_t eager;
     uint32_t late;
-    bool gone[64]; /* a node that is not there any more */
+    _Atomic bool gone[64];        /* a node that is not there any more */
+    uint64_t messages, bytes;     /* that were sent so far */
+    uint32_t begun[64], most[64]; /* of a node: sends that are not taken yet, now and at most */
+    uint32_t together;            /* before so many of node 0's none of them is taken */
     struct mail_end {
         struct mailbox *box;
         uint32_t node;
@@ -70,10 +74,14 @@ static int mail_begin(void *self, struct ek_mpi_message *m)
                           .bytes = m->rows * m->width,
                           .data = malloc(m->rows * m->width + 1)};
     mail_copy(m, mail->data);
-    mail->sender = mail->bytes > b->eager ? m : NULL;
-    m->request = mail->sender ? (void *)mail : (void *)b;
+    mail->done = mail->bytes <= b->eager;
+    m->request = mail;
     pthread_mutex_lock(&b->lock);
     const bool gone = b->gone[m->node];
+    b->messages++;
+    b->bytes += mail->bytes;
+    if (++b->begun[e->node] > b->most[e->node])
+        b->most[e->node] = b->begun[e->node];
     *b->last = mail;
     b->last = &mail->next;
     pthread_mutex_unlock(&b->lock);
@@ -98,12 +106,13 @@ static void mail_unlink(struct mailbox *b, struct mail **at)
     struct mail *m = *at;
 
     *at = m->next;
+    b->begun[m->from]--;
     if (b->last == &m->next)
         b->last = at;
-    if (m->sender)
-        m->sender->request = b;
+    m->done = true;
+    m->next = b->taken;
+    b->taken = m;
     free(m->data);
-    free(m);
 }
 
 static int mail_test(void *self, struct ek_mpi_message *m)
@@ -114,11 +123,13 @@ static int mail_test(void *self, struct ek_mpi_message *m)
 
     pthread_mutex_lock(&b->lock);
     if (m->out) {
-        r = m->request == b ? 1 : 0;
+        r = ((struct mail *)m->request)->done;
     } else {
         struct mail **at = mail_find(b, e->node, m->node, m->tag, false);
         if (at && (*at)->bytes != m->rows * m->width) {
             r = -EPROTO;
+        } else if (at && (*at)->from == 0 && b->most[0] < b->together) {
+            r = 0;
         } else if (at && ((*at)->bytes <= b->eager || (*at)->asked++ >= b->late)) {
             mail_copy(m, (*at)->data);
             mail_unlink(b, at);
@@ -131,19 +142,6 @@ static int mail_test(void *self, struct ek_mpi_message *m)
     if (r == 1)
         m->request = NULL;
     return r;
-}
-
-static void mail_drop(void *self, struct ek_mpi_message *m)
-{
-    const struct mail_end *e = self;
-    struct mailbox *b = e->box;
-
-    pthread_mutex_lock(&b->lock);
-    for (struct mail *mail = b->first; mail; mail = mail->next)
-        if (mail->sender == m)
-            mail->sender = NULL;
-    pthread_mutex_unlock(&b->lock);
-    m->request = NULL;
 }
 
 static int mail_probe(void *self, uint32_t *node, uint32_t *tag, size_t *ret_bytes)
@@ -179,7 +177,6 @@ static const struct ek_mpi g_mail = {.abi = EK_MPI_ABI,
                                      .start = mail_start,
                                      .begin = mail_begin,
                                      .test = mail_test,
-                                     .drop = mail_drop,
                                      .probe = mail_probe,
                                      .finish = mail_finish,
                                      .abort = mail_abort};
@@ -196,5 +193,9 @@ static void mail_close(struct mailbox *b)
 {
     while (b->first)
         mail_unlink(b, &b->first);
+    for (struct mail *m = b->taken, *next; m; m = next) {
+        next = m->next;
+        free(m);
+    }
     pthread_mutex_destroy(&b->lock);
 }

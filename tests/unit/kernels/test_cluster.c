@@ -1,8 +1,8 @@
 /*
- * Two nodes as two threads, with messages in memory, on a backend that computes nothing and keeps
- * what it was asked: every call of backend.h comes to the other node as it was made; a load or a
- * pool that only the other node cannot have, tokens on which they do not agree, a step that fails
- * there, a node that is gone; nodes that do not fit, or are silent.
+ * Nodes as threads, with messages in memory, on a backend that computes nothing and keeps what it
+ * was asked: every call of backend.h comes to the other node as it was made; a load or a pool that
+ * only the other node cannot have, tokens on which they do not agree, a step that fails there, a
+ * node that is gone; nodes that do not fit, or are silent; what goes between them in a step.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,17 +18,19 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/mpi/cluster_inside.h"
+#include "kernels/mpi/cluster.h"
+#include "kernels/mpi/wire.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
 
-enum { BLOCKS = 24, BLOCK_SIZE = 8 };
+enum { BLOCKS = 24, BLOCK_SIZE = 8, MOST = 4 };
 
 /* ---- a backend that keeps what it is asked ---- */
 
 struct fake { /* of a node; its ranks are the devices */
     uint32_t rank, opened;
+    bool samples;                     /* a rank of the last stage */
     int load, resize, forward, error; /* codes of the calls, and of the result */
     int32_t more;                     /* added to tokens */
     struct ek_kv_params kv;
@@ -48,7 +50,7 @@ struct ek_device {
     const struct ek_step *step[2];
 };
 
-static struct fake g_fake[2]; /* of node 0 and 1: the table has no other way to them */
+static struct fake g_fake[MOST]; /* of each node: the table has no other way to them */
 
 static int fake_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                       struct ek_fault *fault)
@@ -67,7 +69,7 @@ static int fake_group_new(const struct ek_open_params *p, struct ek_group **ret_
     (void)fault;
     if (!g)
         return -ENOMEM;
-    g->f = &g_fake[p->first > 0];
+    g->f = &g_fake[p->first];
     if (p->first == 0) /* what the first node writes the others read */
         memset(p->meeting, 0x5a, EK_MEETING_BYTES);
     assert_true(p->meeting[0] == 0x5a && p->meeting[EK_MEETING_BYTES - 1] == 0x5a);
@@ -93,8 +95,9 @@ static int fake_open(const struct ek_open_params *p, struct ek_device **ret_devi
     (void)fault;
     if (!d)
         return -ENOMEM;
-    d->f = &g_fake[p->first > 0];
+    d->f = &g_fake[p->first];
     d->f->rank = p->rank;
+    d->f->samples = p->rank >= p->ranks - ek_open_shares(p);
     d->f->opened++;
     *ret_device = d;
     return 0;
@@ -109,7 +112,7 @@ static int fake_load(struct ek_device *d, const struct ek_plan_request *q,
                      const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                      struct ek_fault *fault)
 {
-    assert_true(files->count == 1 && q->graph->ranks == 2 && q->graph->rank == d->f->rank);
+    assert_true(files->count == 1);
     if (progress)
         progress(ctx, 1, 1);
     d->f->plan = *q;
@@ -143,8 +146,12 @@ static int fake_forward(struct ek_device *d, const struct ek_step *step)
 {
     if (d->f->forward < 0)
         return d->f->forward;
+    struct ek_step *packed = calloc(1, step->bytes); /* as it is sent */
+    assert_non_null(packed);
     d->step[step->id & 1] = step;
-    add(d->f, step, step->bytes);
+    ek_step_pack(step, packed);
+    add(d->f, packed, packed->bytes);
+    free(packed);
     d->f->copies += step->copies;
     d->f->rows += step->rows;
     return 0;
@@ -168,8 +175,9 @@ static int fake_wait(struct ek_device *d, uint64_t id, struct ek_result *r, size
 
     (void)timeout_us;
     assert_true(s && s->id == id && bytes >= ek_result_size(s->seqs));
-    *r = (struct ek_result){.step = id, .error = d->f->error, .seqs = s->seqs};
-    for (uint32_t i = 0; i < s->seqs; i++)
+    *r = (struct ek_result){.step = id, .error = d->f->error};
+    r->seqs = d->f->samples ? s->seqs : 0;
+    for (uint32_t i = 0; i < r->seqs; i++)
         r->seq[i] =
             (struct ek_result_seq){.slot = i, .tokens = 1, .token = {(int32_t)id + d->f->more}};
     d->f->steps++;
@@ -202,7 +210,7 @@ static const struct ek_backend g_each = {.abi = EK_BACKEND_ABI,
 /* ---- nodes ---- */
 
 struct node {
-    uint32_t node;
+    uint32_t node, nodes, stages; /* a rank on each node */
     struct mailbox *box;
     const struct tiny *t;
     struct ek_cluster *c;
@@ -223,12 +231,12 @@ static struct ek_cluster_params params(struct node *n)
 {
     struct ek_cluster_params p = {
         .node = n->node,
-        .nodes = 2,
+        .nodes = n->nodes,
         .mpi = &g_mail,
         .self = &n->box->end[n->node],
         .wait_us = 20000000,
         .stall_us = 20000000,
-        .card = {.abi = EK_BACKEND_ABI, .ranks = 2, .stages = 1, .graph = 7},
+        .card = {.ranks = n->nodes, .stages = n->stages, .line = {[EK_CARD_SHAPE] = "7"}},
         .lost = on_lost,
         .ctx = n};
 
@@ -247,12 +255,17 @@ static void on_ready(void *ctx, uint32_t blocks)
     ((struct node *)ctx)->ready++;
 }
 
+static struct ek_open_params open_params(const struct node *n)
+{
+    return (struct ek_open_params){.ranks = n->nodes, .stages = n->stages, .each = &g_each};
+}
+
 static void *follower(void *arg)
 {
     struct node *n = arg;
     const struct ek_cluster_params p = params(n);
     struct ek_follow_params f = {.backend = ek_ranks_backend(&g_each),
-                                 .open = {.ranks = 2, .each = &g_each},
+                                 .open = open_params(n),
                                  .graph = &n->t->g,
                                  .files = &n->t->files,
                                  .loading = on_loading,
@@ -263,7 +276,7 @@ static void *follower(void *arg)
     if (n->result < 0)
         return NULL;
     n->result = ek_cluster_follow(n->c, &f, &n->code, &n->fault);
-    n->box->gone[1] = n->result < 0; /* the process ends */
+    n->box->gone[n->node] = n->result < 0; /* the process ends */
     ek_cluster_free(n->c);
     return NULL;
 }
@@ -271,41 +284,48 @@ static void *follower(void *arg)
 struct cluster_pair {
     struct mailbox box;
     struct tiny *t;
-    struct node n[2];
+    struct node n[MOST];
     struct tiny_device x;
 };
 
 static struct ek_open_params lead_open_params(struct cluster_pair *p)
 {
-    struct ek_open_params open = {.ranks = 2, .each = &g_each};
+    struct ek_open_params open = open_params(&p->n[0]);
 
     ek_cluster_open(p->n[0].c, &open);
     return open;
 }
 
-static void meet(struct cluster_pair *p)
+static void meet_nodes(struct cluster_pair *p, uint32_t nodes, uint32_t stages)
 {
     const struct tiny_params params_of = {.dtype = EK_F32,
-                                          .layers = 1,
+                                          .layers = MOST,
                                           .hidden = 32,
-                                          .q_heads = 4,
-                                          .kv_heads = 2,
+                                          .q_heads = 12,
+                                          .kv_heads = 12,
                                           .head_dim = 8,
                                           .rotary = 8,
-                                          .ffn = 64,
+                                          .ffn = 96,
                                           .vocab = 96};
     *p = (struct cluster_pair){.t = tiny_new(&params_of)};
-    mail_open(&p->box, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        p->n[i] = (struct node){.node = i, .box = &p->box, .t = p->t};
-    assert_int_equal(pthread_create(&p->n[1].thread, NULL, follower, &p->n[1]), 0);
+    mail_open(&p->box, nodes);
+    for (uint32_t i = 0; i < nodes; i++) {
+        p->n[i] =
+            (struct node){.node = i, .nodes = nodes, .stages = stages, .box = &p->box, .t = p->t};
+        if (i > 0)
+            assert_int_equal(pthread_create(&p->n[i].thread, NULL, follower, &p->n[i]), 0);
+    }
     const struct ek_cluster_params mine = params(&p->n[0]);
     assert_int_equal(ek_cluster_new(&mine, &p->n[0].c, &p->n[0].fault), 0);
 }
 
-static int begin(struct cluster_pair *p)
+static void meet(struct cluster_pair *p)
 {
-    meet(p);
+    meet_nodes(p, 2, 1);
+}
+
+static int begin_met(struct cluster_pair *p)
+{
     const struct ek_open_params open = lead_open_params(p);
     const struct ek_plan_request q = {.graph = &p->t->g,
                                       .ceiling = {512, 16, 1024, 8, 4096, 8},
@@ -315,6 +335,12 @@ static int begin(struct cluster_pair *p)
     return tiny_open_for(ek_ranks_backend(&g_each), p->t, &open, &q, BLOCKS, &p->x);
 }
 
+static int begin(struct cluster_pair *p)
+{
+    meet(p);
+    return begin_met(p);
+}
+
 static void reset(void)
 {
     memset(g_fake, 0, sizeof(g_fake));
@@ -322,7 +348,8 @@ static void reset(void)
 
 static void end(struct cluster_pair *p)
 {
-    (void)pthread_join(p->n[1].thread, NULL);
+    for (uint32_t i = 1; i < p->n[0].nodes; i++)
+        (void)pthread_join(p->n[i].thread, NULL);
     if (p->x.b)
         tiny_close(&p->x);
     ek_cluster_free(p->n[0].c);
@@ -528,24 +555,137 @@ static void test_gone(void **state)
     assert_non_null(strstr(p.n[1].fault.msg, "MPI cannot reach node 0 (host0) any more"));
 }
 
+/* ---- what goes between nodes in a step ---- */
+
+static const union {
+    struct ek_masks m;
+    uint32_t words[2 + 3];
+} g_masks = {.words = {1, 3, 0xff, 1, 2}};
+
+/* A step of one sequence, in a group that has nothing else to say. */
+static void traffic_of(uint32_t nodes, uint32_t stages, const struct ek_masks *masks,
+                       uint64_t *ret_messages, uint64_t *ret_bytes)
+{
+    struct cluster_pair p;
+
+    reset();
+    meet_nodes(&p, nodes, stages);
+    assert_int_equal(begin_met(&p), 0);
+    assert_int_equal(step(&p, masks), 0);
+    const uint64_t messages = p.box.messages, bytes = p.box.bytes;
+    assert_int_equal(step(&p, masks), 0);
+    *ret_messages = p.box.messages - messages;
+    *ret_bytes = p.box.bytes - bytes;
+    ek_cluster_bye(p.n[0].c, 0);
+    end(&p);
+    assert_string_equal(p.n[0].lost, "");
+}
+
+#define UP(bytes) (((bytes) + 7) / 8 * 8)
+
+/* For each node: a step without what its ceilings leave unused, masks where something is sampled,
+ * and one word of what was; whole results come from one node, where node 0 does not have them. */
+static void test_traffic(void **state)
+{
+    enum {
+        STEP = sizeof(struct ek_step) + 3 * UP(9 * 4) + UP(sizeof(struct ek_step_seq)) + UP(2 * 4) +
+               UP(sizeof(struct ek_slot_set)) + UP(sizeof(struct ek_block_copy)),
+        ANSWER = sizeof(struct ek_result),
+        RESULT = sizeof(struct ek_result) + sizeof(struct ek_result_seq),
+        MASKS = sizeof(g_masks),
+    };
+    uint64_t messages, bytes;
+    (void)state;
+
+    for (uint32_t nodes = 2; nodes <= MOST; nodes++)
+        for (uint32_t kind = 0; kind < 4; kind++) {
+            const bool staged = kind & 1, masked = kind & 2;
+            traffic_of(nodes, staged ? nodes : 1, masked ? &g_masks.m : NULL, &messages, &bytes);
+            assert_int_equal(messages, 3 * (nodes - 1));
+            const uint32_t others = nodes - 1, samplers = staged ? 1 : others;
+            assert_int_equal(bytes,
+                             others * STEP + (masked ? samplers * MASKS : 0) +
+                                 (staged ? (others - 1) * ANSWER + RESULT : others * ANSWER));
+        }
+}
+
+/* An order is begun for all nodes before one of them is waited for. */
+static void test_sent_together(void **state)
+{
+    struct cluster_pair p;
+    (void)state;
+
+    reset();
+    meet_nodes(&p, MOST, 1);
+    assert_int_equal(begin_met(&p), 0);
+    pthread_mutex_lock(&p.box.lock);
+    p.box.eager = 0;
+    p.box.most[0] = 0;
+    p.box.together = MOST - 1;
+    pthread_mutex_unlock(&p.box.lock);
+    assert_int_equal(step(&p, &g_masks.m), 0);
+    ek_cluster_bye(p.n[0].c, 0);
+    end(&p);
+    assert_string_equal(p.n[0].lost, "");
+}
+
+/* A pool that one of several nodes cannot have is as it was on all. */
+static void test_resize_fails_on_one(void **state)
+{
+    struct cluster_pair p;
+    (void)state;
+
+    reset();
+    g_fake[2].resize = EK_EDEVMEM;
+    meet_nodes(&p, MOST, 1);
+    assert_int_equal(begin_met(&p), 0);
+    assert_int_equal(p.x.b->kv_resize(p.x.d, 40), EK_EDEVMEM);
+    for (int i = 0; i < MOST; i++)
+        assert_int_equal(g_fake[i].blocks, BLOCKS);
+    assert_int_equal(step(&p, NULL), 0);
+    assert_int_equal(p.x.b->kv_resize(p.x.d, 9), 0);
+    for (int i = 0; i < MOST; i++)
+        assert_int_equal(g_fake[i].blocks, 9);
+    ek_cluster_bye(p.n[0].c, 0);
+    end(&p);
+    assert_string_equal(p.n[0].lost, "");
+}
+
+/* One node of four is named, also where it says no more than a sum. */
+static void test_disagrees_among_several(void **state)
+{
+    struct cluster_pair p;
+    (void)state;
+
+    reset();
+    meet_nodes(&p, MOST, 2); /* the last stage is on nodes 2 and 3 */
+    assert_int_equal(begin_met(&p), 0);
+    assert_int_equal(step(&p, NULL), 0);
+    g_fake[3].more = 1;
+    assert_int_equal(step(&p, NULL), EK_ECOMM);
+    assert_non_null(
+        strstr(p.n[0].lost, "node 3 (host3) sampled other tokens than node 2 in step 2"));
+    p.box.gone[0] = true;
+    end(&p);
+}
+
 /* A result that has begun to come is taken whole, however short the wait for it was to be: given up
  * in the middle it would be lost, and its node taken for one that hangs. */
 static void test_taken_whole(void **state)
 {
     static char from[100000];
-    struct cluster_buffer to = {.data = NULL};
-    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_DONE, from, sizeof(from));
+    struct ek_wire_buffer to = {.data = NULL};
+    struct ek_mpi_message m = ek_mpi_flat(0, EK_MPI_DONE, true, from, sizeof(from));
     struct mailbox box;
-    struct ek_cluster c = {
-        .p = {.mpi = &g_mail, .self = &box.end[0], .nodes = 2, .stall_us = 20000000}};
+    struct ek_wire w = {.nodes = 2, .mpi = &g_mail, .self = &box.end[0], .stall_us = 20000000};
     (void)state;
 
     mail_open(&box, 2);
     box.late = 100;
     assert_int_equal(g_mail.begin(&box.end[1], &m), 0);
-    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), 0);
+    assert_int_equal(ek_wire_take(&w, 1, EK_MPI_DONE, &to, 1), 0);
     assert_int_equal(to.bytes, sizeof(from));
-    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), -ETIMEDOUT);
+    assert_int_equal(ek_wire_take(&w, 1, EK_MPI_DONE, &to, 1), -ETIMEDOUT);
     free(to.data);
     mail_close(&box);
 }
@@ -557,7 +697,7 @@ static void *other(void *arg)
     struct node *n = arg;
     struct ek_cluster_params p = params(n);
 
-    p.card.graph = 8;
+    p.card.line[EK_CARD_SHAPE][0] = '8';
     n->result = ek_cluster_new(&p, &n->c, &n->fault);
     return NULL;
 }
@@ -566,16 +706,19 @@ static void *other(void *arg)
 static void test_does_not_fit(void **state)
 {
     struct mailbox box;
-    struct node lead = {.node = 0, .box = &box}, wrong = {.node = 1, .box = &box};
+    struct node lead = {.node = 0, .nodes = 2, .stages = 1, .box = &box}, wrong = lead;
     const struct ek_cluster_params p = params(&lead);
     (void)state;
 
+    wrong.node = 1;
     mail_open(&box, 2);
     assert_int_equal(pthread_create(&wrong.thread, NULL, other, &wrong), 0);
     assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), 0);
     (void)pthread_join(wrong.thread, NULL);
     assert_int_equal(wrong.result, -EBADMSG);
-    assert_non_null(strstr(wrong.fault.msg, "Node 1 (host1) has a model of one shape, node 0"));
+    assert_non_null(
+        strstr(wrong.fault.msg,
+               "Node 1 (host1) has a model of shape 8, node 0 (host0) has a model of shape 7"));
     ek_cluster_free(lead.c);
     mail_close(&box);
 }
@@ -583,7 +726,7 @@ static void test_does_not_fit(void **state)
 static void test_silent(void **state)
 {
     struct mailbox box;
-    struct node lead = {.node = 0, .box = &box};
+    struct node lead = {.node = 0, .nodes = 2, .stages = 1, .box = &box};
     struct ek_cluster_params p = params(&lead);
     (void)state;
 
@@ -608,6 +751,10 @@ int main(void)
         cmocka_unit_test(test_disagree),
         cmocka_unit_test(test_step_fails_there),
         cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_resize_fails_on_one),
+        cmocka_unit_test(test_disagrees_among_several),
+        cmocka_unit_test(test_traffic),
+        cmocka_unit_test(test_sent_together),
         cmocka_unit_test(test_taken_whole),
         cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_silent),

@@ -53,6 +53,25 @@ static void net_close(struct net *n)
 
 /* ---- rows ---- */
 
+static int move_rows(struct ek_wire *w, uint32_t node, bool out, char *data, uint32_t rows,
+                     size_t width, size_t stride)
+{
+    struct ek_mpi_message m = {.node = node,
+                               .tag = EK_MPI_ROWS,
+                               .out = out,
+                               .data = data,
+                               .rows = rows,
+                               .width = width,
+                               .stride = stride};
+    return ek_wire_move(w, &m, 1, 0);
+}
+
+static bool rows_wait(struct ek_wire *w, uint32_t node)
+{
+    uint32_t tag = EK_MPI_ROWS;
+    return ek_wire_look(w, &node, &tag) == 1;
+}
+
 static void test_rows(void **state)
 {
     static const struct {
@@ -70,21 +89,19 @@ static void test_rows(void **state)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         const size_t width = cases[c].width, stride = cases[c].stride;
         memset(to, 0, sizeof(to));
-        const struct ek_wire_rows out = {from, cases[c].rows, width, stride};
-        const struct ek_wire_rows in = {to, cases[c].rows, width, width};
-        assert_false(ek_wire_waiting(&n.wire[1], 0));
-        assert_int_equal(ek_wire_send(&n.wire[0], 1, &out), 0);
-        assert_true(ek_wire_waiting(&n.wire[1], 0));
-        assert_int_equal(ek_wire_recv(&n.wire[1], 0, &in, 0), 0);
+        const uint32_t rows = cases[c].rows;
+        assert_false(rows_wait(&n.wire[1], 0));
+        assert_int_equal(move_rows(&n.wire[0], 1, true, from, rows, width, stride), 0);
+        assert_true(rows_wait(&n.wire[1], 0));
+        assert_int_equal(move_rows(&n.wire[1], 0, false, to, rows, width, width), 0);
         for (size_t row = 0; row < cases[c].rows; row++)
             assert_memory_equal(to + row * width, from + row * stride, width);
     }
     /* who takes something else than was sent fails, and nobody goes on after that */
-    const struct ek_wire_rows out = {from, 2, 8, 8}, in = {to, 1, 8, 8};
-    assert_int_equal(ek_wire_send(&n.wire[0], 1, &out), 0);
-    assert_int_equal(ek_wire_recv(&n.wire[1], 0, &in, 0), EK_ECOMM);
-    assert_int_equal(ek_wire_send(&n.wire[1], 0, &out), EK_ECOMM);
-    assert_int_equal(ek_wire_recv(&n.wire[0], 1, &in, 0), EK_ECOMM); /* late */
+    assert_int_equal(move_rows(&n.wire[0], 1, true, from, 2, 8, 8), 0);
+    assert_int_equal(move_rows(&n.wire[1], 0, false, to, 1, 8, 8), EK_ECOMM);
+    assert_int_equal(move_rows(&n.wire[1], 0, true, from, 2, 8, 8), EK_ECOMM);
+    assert_int_equal(move_rows(&n.wire[0], 1, false, to, 1, 8, 8), EK_ECOMM); /* late */
     net_close(&n);
 }
 

@@ -78,6 +78,66 @@ static void test_layout(void **state)
     }
 
 /* Each field of the header set to wild values: no check may read outside (run under ASan). */
+/* What is packed is the same step, and no longer than what it has. */
+static void test_pack(void **state)
+{
+    struct ek_step *s = good_step(), *p = calloc(1, s->bytes);
+    const struct ek_step empty = {.bytes = sizeof(empty)};
+    (void)state;
+
+    ek_step_pack(s, p);
+    assert_int_equal(check(p), 0);
+    assert_int_equal(ek_step_check(p, p->bytes, &g_ceiling, VOCAB, BLOCKS, BLOCK_SIZE, STATES), 0);
+    const size_t want = sizeof(*p) + 3 * 16 + 2 * sizeof(struct ek_step_seq) + 16 +
+                        sizeof(struct ek_slot_set) + sizeof(struct ek_block_copy) + 64;
+    assert_true(p->bytes >= want && p->bytes < want + 8 * 8 && p->bytes < s->bytes);
+    assert_true(p->id == 1 && p->logit_rows == 2);
+    assert_memory_equal(ek_step_tokens(p), ek_step_tokens(s), 16);
+    assert_memory_equal(ek_step_positions(p), ek_step_positions(s), 16);
+    assert_memory_equal(ek_step_kv_slots(p), ek_step_kv_slots(s), 16);
+    assert_memory_equal(ek_step_seqs(p), ek_step_seqs(s), 2 * sizeof(struct ek_step_seq));
+    assert_memory_equal(ek_step_tables(p), ek_step_tables(s), 12);
+    assert_memory_equal(ek_step_sets(p), ek_step_sets(s), sizeof(struct ek_slot_set));
+    assert_memory_equal(ek_step_copies(p), ek_step_copies(s), sizeof(struct ek_block_copy));
+    assert_memory_equal(ek_step_words(p), ek_step_words(s), 64);
+    s->rows = s->seqs = s->logit_rows = s->words = s->entries = s->sets = s->copies = 0;
+    ek_step_pack(s, p);
+    assert_int_equal(p->bytes, empty.bytes);
+    assert_int_equal(ek_step_check(p, p->bytes, &g_ceiling, VOCAB, BLOCKS, BLOCK_SIZE, STATES), 0);
+    free(p);
+    free(s);
+}
+
+/* Slots, tokens and how many there are count, and where each belongs; times do not. */
+static void test_sum(void **state)
+{
+    const size_t bytes = ek_result_bytes(2, 0, 0, 0);
+    struct ek_result *r = calloc(1, bytes), *other = calloc(1, bytes);
+    struct ek_result stands = {.step = 3};
+    (void)state;
+
+    r->seqs = 2;
+    r->seq[0] = (struct ek_result_seq){.slot = 1, .tokens = 1, .token = {7, 9}};
+    r->seq[1] = (struct ek_result_seq){.slot = 2, .tokens = 2, .token = {7, 8}};
+    stands.sum = ek_result_sum(r);
+    assert_int_equal(ek_result_sum(&stands), stands.sum);
+    memcpy(other, r, bytes);
+    other->forward_us = 5;
+    other->seq[0].token[1] = 10; /* behind what it gained */
+    assert_int_equal(ek_result_sum(other), stands.sum);
+    for (int i = 0; i < 6; i++) {
+        memcpy(other, r, bytes);
+        struct ek_result_seq *a = &other->seq[0], *b = &other->seq[1];
+        *(i == 0 ? &a->slot : i == 1 ? &a->tokens : i == 2 ? &b->tokens : &b->slot) += 1;
+        a->token[0] += i == 4;
+        b->token[1] -= i == 5;
+        b->slot -= i >= 4;
+        assert_int_not_equal(ek_result_sum(other), stands.sum);
+    }
+    free(other);
+    free(r);
+}
+
 static void test_header(void **state)
 {
     (void)state;
@@ -177,10 +237,9 @@ static void test_states(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_header),
-        cmocka_unit_test(test_content),
-        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_layout),  cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_sum),     cmocka_unit_test(test_header),
+        cmocka_unit_test(test_content), cmocka_unit_test(test_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -630,6 +630,10 @@ static void test_json(void **state)
                         "\"reason\":\"LOWER_KV_HARM\",\"knob\":\"max_num_running_seqs\","
                         "\"from\":16,\"to\":12,\"measured\":0.97,\"limit\":0.92,\"harm\":null,"
                         "\"held_s\":30,\"applied\":true,\"why\":\"a \\\"why\\\"\"}");
+    ek_buf_clear(&out);
+    const struct decision crash = {.reason = REASON_CRASH, .why = "x", .signature = "nccl-a"};
+    assert_int_equal(decision_json(&crash, "s", &out), 0);
+    assert_non_null(strstr(out.data, ",\"why\":\"x\",\"signature\":\"nccl-a\"}"));
     ek_buf_done(&out);
     for (int i = 0; i < REASON_COUNT; i++)
         assert_non_null(reason_name((enum reason)i));

@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -275,6 +276,7 @@ static const struct class_case {
 
 static void test_classes(void **state)
 {
+    int named = 0;
     (void)state;
     for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
         struct crash_evidence e = classes[i].e;
@@ -288,7 +290,14 @@ static void test_classes(void **state)
         assert_int_equal(v.retry, classes[i].retry);
         assert_non_null(strstr(v.why, classes[i].says));
         assert_non_null(v.remedy);
+        char entry[64] = "none";
+        if (e.found)
+            (void)snprintf(entry, sizeof(entry), "(%s)", found.id);
+        const bool told = strstr(v.why, entry) != NULL;
+        assert_string_equal(v.signature, told ? found.id : "");
+        named += told;
     }
+    assert_true(named > 3);
     for (int i = 0; i <= CRASH_COUNT; i++)
         assert_non_null(crash_name((enum crash_class)i));
 }
