@@ -443,6 +443,7 @@ int main(int argc, char **argv)
     sigset_t set;
     if (hold_signals(SIG_BLOCK, &set) != 0)
         return EK_EXIT_INTERNAL;
+    (void)signal(SIGXFSZ, SIG_IGN); /* write() says that a file has its most (ulimit -f) */
     const int score = launcher_score_open();
     confine_memory(false, &s.confined); /* before there is a key in it */
     ek_log_begin("evenkeel-server", level);
