@@ -428,6 +428,63 @@ def test_a_restart_asked_while_it_starts_refuses_nobody(appliance):
     assert "CRASH" not in reasons(a), reasons(a)
 
 
+@pytest.fixture
+def late(appliance, tmp_path):
+    """An appliance whose evenkeel-server is run at once and does nothing while the file that is returned is there."""
+    hold, build = tmp_path / "hold", tmp_path / "build"
+    build.mkdir()
+    (build / "evenkeeld").symlink_to(BUILD / "evenkeeld")
+    program = build / "evenkeel-server"
+    program.write_text(f'#!/bin/sh\nwhile [ -e {hold} ]; do sleep 0.02; done\nexec {BUILD}/evenkeel-server "$@"\n')
+    program.chmod(0o755)
+    return appliance(build=build), hold
+
+
+@pytest.mark.parametrize("back", ["before it listens", "when it serves"])
+def test_evenkeeld_is_killed_in_the_first_moment_of_a_server(late, back):
+    """Nobody had the listening socket: clients were refused until the next evenkeeld had given the server one. And one that came before the
+    server had its control socket took it for ended, and started another beside it."""
+    a, hold = late
+    pid = a.server()["pid"]
+    hold.touch()
+    os.kill(pid, signal.SIGKILL)
+    wait_for("the next process", lambda: a.server()["state"] == "starting" and a.server()["pid"] not in (0, pid))
+    young = a.server()["pid"]
+    a.process.kill()
+    a.process.wait()
+    waits = [Stream(a.port, dict(LONG, max_tokens=8)) for _ in range(4)]
+    socket.create_connection(("127.0.0.1", a.port), 10).close()
+    if back == "before it listens":
+        a.start()
+        wait_for("it is taken over", lambda: a.server()["pid"] == young)
+        hold.unlink()
+    else:
+        hold.unlink()
+        wait_for("it answers", lambda: not any(s.is_alive() for s in waits))
+        a.start()
+    whole(waits, 8)
+    wait_for("ready", lambda: a.server()["ready"])
+    assert a.server()["pid"] == young and reasons(a).count("CRASH") == 1, a.decisions()
+    a.ctl("restart", "--wait")
+    assert a.server()["pid"] != young and reasons(a).count("CRASH") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not ptrace.allowed(), reason="a socket may not be taken out of another process")
+def test_evenkeeld_begins_while_the_server_is_stopped(appliance):
+    """It asks the server for the listening socket, which does not answer: when that was then killed, clients were refused."""
+    a = appliance()
+    pid = a.server()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    a.process.kill()
+    a.process.wait()
+    a.start()
+    wait_for("its page", lambda: a.server()["state"])
+    os.kill(pid, signal.SIGKILL)
+    while not (a.server()["ready"] and a.server()["pid"] not in (0, pid)):
+        socket.create_connection(("127.0.0.1", a.port), 10).close()
+    whole([Stream(a.port, dict(LONG, max_tokens=8))], 8)
+
+
 @pytest.mark.parametrize("program", ["evenkeeld", "evenkeel-server"])
 def test_a_signal_in_its_first_moment_ends_neither(tmp_path, program):
     """SIGHUP before it was listened to ended the process."""
