@@ -241,8 +241,8 @@ class World:
                 words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
                 if b"--dry-run" in words or b"--check-config" in words:
                     continue  # only asked whether it would start
-                if pathlib.Path(f"/proc/{child}/comm").read_text().strip() in ("evenkeel-launch", "evenkeel-engine"):
-                    continue  # of a server that has just ended, for the moment until they end as well
+                if os.getsid(child) != child:
+                    continue  # a process of a server that has just ended, for the moment until it ends as well: evenkeeld's own lead a session
                 if child not in known and words and "evenkeel-server" in os.readlink(f"/proc/{child}/exe"):
                     with self.lock:
                         self.lives.append(Life(child, "evenkeel-server"))
