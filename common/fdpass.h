@@ -17,6 +17,9 @@
 /* In the environment of a server that is another user: the user of evenkeeld, which may use its
  * control socket. */
 #define EK_CONTROL_UID "EVENKEEL_CONTROL_UID"
+/* LISTEN_FDNAMES of a listening socket that evenkeeld starts an evenkeel-server with (the protocol
+ * of sd_listen_fds): from its first moment on the socket is in two processes. */
+#define EK_LISTEN_NAME "evenkeel-listen"
 
 /* Send and receive one message with at most one descriptor (fd < 0: none). recv returns the number
  * of bytes, NUL-terminated in text, *ret_fd = -1 when none came; descriptors are close-on-exec.

@@ -92,8 +92,10 @@ void drain_on_node(struct instance *s)
 void drain_on_resume(void *ctx)
 {
     struct instance *s = ctx;
-    struct engine_stats st;
-    engine_stats(s->stack.engine, &st);
+    struct engine_stats st = {0};
+    bool ready = atomic_load(&s->start) == START_READY;
+    if (ready)
+        engine_stats(s->stack.engine, &st);
     pthread_mutex_lock(&s->lock);
     bool leaving = s->leaving && s->bound;
     if (!leaving) {
@@ -104,7 +106,8 @@ void drain_on_resume(void *ctx)
     pthread_mutex_unlock(&s->lock);
     if (leaving)
         return;
-    engine_resume(s->stack.engine);
+    if (ready || atomic_load(&s->start) == START_READY) /* it may have been told just now */
+        engine_resume(s->stack.engine);
     http_undrain(s->http);
     ek_log(EK_LOG_NOTICE, "Resumed: new requests are taken");
 }
@@ -187,6 +190,38 @@ static bool drain_await_keeper(struct instance *s, uint64_t now, uint64_t deadli
     return false;
 }
 
+void drain_on_serving(struct instance *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t deadline = s->deadline_us;
+    bool hold = s->hold;
+    pthread_mutex_unlock(&s->lock);
+    if (deadline)
+        engine_drain(s->stack.engine, deadline, !hold);
+}
+
+/* Before it serves. What an order found in it is answered when it does, where new requests wait for
+ * the next process meanwhile; a signal ends it at once. */
+static bool drain_leaves_early(struct instance *s, uint64_t now)
+{
+    pthread_mutex_lock(&s->lock);
+    bool waits = s->hold && s->leave_code == EK_EXIT_RESTART && now <= s->deadline_us;
+    uint64_t deadline = s->deadline_us;
+    pthread_mutex_unlock(&s->lock);
+    if (!waits || !s->listening)
+        return true;
+    if (s->o.listen_from_control && !http_kept(s->http))
+        return drain_await_keeper(s, now, deadline);
+    if (http_parked(s->http) > 0)
+        s->idle_us = 0;
+    else if (s->idle_us == 0)
+        s->idle_us = now;
+    bool none = http_open(s->http) == 0;
+    if (none) /* what was taken while that was counted */
+        none = http_open(s->http) == 0;
+    return none || (s->idle_us && now >= s->idle_us + LINGER_US);
+}
+
 /* Whether something had come that a thread without a processor had not seen. Until the drain is
  * over, a thread that has not looked yet may still find something. */
 static bool drain_is_asked(struct instance *s, bool linger, bool over)
@@ -212,7 +247,7 @@ bool drain_may_leave(struct instance *s)
         return false;
     }
     if (atomic_load(&s->start) != START_READY || !s->serving)
-        return true; /* nothing was ever accepted */
+        return drain_leaves_early(s, now);
     engine_stats(s->stack.engine, &st);
     if (st.drain != ENGINE_DRAINED || http_active(s->http) > 0)
         s->idle_us = 0;

@@ -21,5 +21,7 @@ void drain_on_dead(void *ctx, int code, const char *why);
 void drain_on_signal(struct instance *s);
 /* Main thread: another node was asked to stop, and cannot end before this one. */
 void drain_on_node(struct instance *s);
+/* Main thread: the engine serves from now on, and is told of a drain that was ordered before. */
+void drain_on_serving(struct instance *s);
 /* Main thread: whether the process may end now: drained and sent, or past the deadline. */
 bool drain_may_leave(struct instance *s);

@@ -2,6 +2,8 @@
 #include "server/listening.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -36,17 +38,33 @@ static int refuse_address(const struct instance *s, int fd, struct ek_fault *f)
                         ek_strerror(fd), remedy);
 }
 
-/* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
+/* The socket that the process was started with, or -1. evenkeeld's has a name by which it knows
+ * again that it is the one which it would hand over; another one is not taken in its place. */
+static int given_listener(const struct options *o)
+{
+    char **names = NULL;
+    int given = sd_listen_fds_with_names(1, &names);
+    bool evenkeeld = given > 0 && strcmp(names[0], EK_LISTEN_NAME) == 0;
+    for (int i = 0; i < given; i++)
+        free(names[i]);
+    free(names);
+    if (given <= 0 || evenkeeld != o->listen_from_control || options_follows(o) ||
+        sd_is_socket(SD_LISTEN_FDS_START, AF_UNSPEC, SOCK_STREAM, 1) <= 0)
+        return -1;
+    ek_log(EK_LOG_INFO, "Listening on the socket given by %s", evenkeeld ? "evenkeeld" : "systemd");
+    return SD_LISTEN_FDS_START;
+}
+
+/* A listening socket of our own, from systemd or evenkeeld, or none yet (it comes over the control
+ * socket). */
 static int open_listener(struct instance *s, struct ek_fault *f)
 {
     const struct options *o = &s->o;
-    int fd, given = sd_listen_fds(1);
+    int fd = given_listener(o);
+    if (fd >= 0)
+        return fd;
     if (o->listen_from_control || options_follows(o))
         return -EAGAIN;
-    if (given > 0 && sd_is_socket(SD_LISTEN_FDS_START, AF_UNSPEC, SOCK_STREAM, 1) > 0) {
-        ek_log(EK_LOG_INFO, "Listening on the socket given by systemd");
-        return SD_LISTEN_FDS_START;
-    }
     if (o->uds) {
         fd = ek_listen_unix(o->uds, UDS_MODE, BACKLOG);
         if (fd < 0)

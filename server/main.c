@@ -132,6 +132,7 @@ static int on_events(struct instance *s, struct ek_fault *f)
         http_confined(s->http, s->confined.files, s->confined.calls, s->confined.memory);
         if (http_serve(s->http, &s->stack.served, f) < 0)
             return -EIO;
+        drain_on_serving(s);
         say_serving(s);
     }
     return 0;
@@ -295,8 +296,8 @@ static int serve(struct instance *s, struct ek_fault *f)
     }
 }
 
-/* The start failed. Clients that wait for it get a 503, which a proxy sends elsewhere, and not a
- * reset, after which nothing says whether their request was run. */
+/* The start failed or was stopped. Clients that wait for it get a 503, which a proxy sends
+ * elsewhere, and not a reset, after which nothing says whether their request was run. */
 static void refuse_waiting(struct instance *s, const char *why)
 {
     uint64_t until = ek_now_us() + EK_US_PER_S;
@@ -390,6 +391,8 @@ static int main_run(struct instance *s)
     bound_ending(s);
     if (s->starter_runs && atomic_load(&s->start) == START_RUNNING) {
         (void)pthread_detach(s->starter); /* the load cannot be interrupted: do not wait for it */
+        if (http_parked(s->http) > 0)
+            refuse_waiting(s, "asked to stop while it loaded");
         http_stop(s->http);
         ek_log_flush();
         ek_cluster_abort(atomic_load(&s->stack.cluster), code);
@@ -443,6 +446,7 @@ int main(int argc, char **argv)
     sigset_t set;
     if (hold_signals(SIG_BLOCK, &set) != 0)
         return EK_EXIT_INTERNAL;
+    (void)signal(SIGXFSZ, SIG_IGN); /* write() says that a file has its most (ulimit -f) */
     const int score = launcher_score_open();
     confine_memory(false, &s.confined); /* before there is a key in it */
     ek_log_begin("evenkeel-server", level);

@@ -46,6 +46,7 @@
 #define LEAVE_MOST_US 150000000u /* an end that takes longer is not waited for */
 #define TICK_SOON_MS  200        /* until systemd has been told that we are ready */
 #define EXTEND_S      60
+#define LACK_PAUSE_NS (100 * 1000 * 1000)
 
 /* systemd */
 
@@ -563,6 +564,18 @@ static void loop_done(struct loop *l)
     curl_global_cleanup();
 }
 
+/* Until it is told to end. Memory that the loop itself lacks for a moment is no reason to. */
+static int loop_go(const struct loop *l)
+{
+    const struct timespec pause = {.tv_nsec = LACK_PAUSE_NS};
+    int r;
+    while ((r = sd_event_loop(l->fleet.with.event)) == -ENOMEM) {
+        ek_log(EK_LOG_WARNING, "the event loop lacks memory; it goes on in a moment");
+        (void)nanosleep(&pause, NULL);
+    }
+    return r;
+}
+
 int loop_run(struct config *config, int argc, char **argv)
 {
     struct loop l = {.fleet.config = config,
@@ -587,7 +600,7 @@ int loop_run(struct config *config, int argc, char **argv)
             server_begin(l.fleet.servers[i]);
         say_ready(&l);
         say_status(&l);
-        r = sd_event_loop(l.fleet.with.event);
+        r = loop_go(&l);
         if (r < 0)
             ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));
         past_watch(&l.fleet.with, r == EK_EXIT_RESTART ? "hand over" : "stop");

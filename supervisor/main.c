@@ -155,7 +155,9 @@ static int daemon_run(struct config *c, int argc, char **argv)
     enum ek_log_level level = EK_LOG_INFO;
     (void)ek_log_parse_level(c->log_level, &level); /* the table has checked it */
     ek_log_open("evenkeeld", level);
-    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) /* the reader of the log may go away; never fails */
+    /* The reader of the log may go away; a file may reach its most (ulimit -f, LimitFSIZE=): what
+     * cannot be written is said by the call. Never fails. */
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
         return EK_EXIT_INTERNAL;
     if (c->dumpable && ek_sandbox_dumpable(true) == 0)
         ek_log(EK_LOG_WARNING, "dumpable: others of this user may read evenkeeld's memory, and the "

@@ -265,8 +265,11 @@ int control_patch_limits(struct exchange *x, struct answer *a)
 static void answer_drain(struct exchange *x, struct answer *a)
 {
     static const char *const states[] = {"serving", "draining", "drained"};
-    struct engine_stats s;
-    engine_stats(http_served(x->http)->engine, &s);
+    const struct served *served = http_served(x->http); /* NULL while the model loads */
+    struct engine_stats s = {.drain =
+                                 atomic_load(&x->http->drain) ? ENGINE_DRAINING : ENGINE_SERVING};
+    if (served)
+        engine_stats(served->engine, &s);
     (void)ek_buf_printf(&a->body, "{\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"open\":%u}",
                         states[s.drain], s.running, s.waiting, atomic_load(&x->http->active));
 }

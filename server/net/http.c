@@ -306,6 +306,11 @@ uint32_t http_waiting(struct http *h)
     return atomic_load(&h->peeked) + (health ? atomic_load(&health->load) : 0);
 }
 
+uint32_t http_parked(const struct http *h)
+{
+    return atomic_load(&h->parked);
+}
+
 uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most)
 {
     uint32_t n = 0;

@@ -62,6 +62,9 @@ void http_fail(struct http *h, const char *why);
 uint32_t http_active(const struct http *h);
 /* Connections that wait for the start, or for what the health thread answers them. */
 uint32_t http_waiting(struct http *h);
+/* Connections of the API whose request has come and is not read before the model is loaded, or
+ * before there is room. */
+uint32_t http_parked(const struct http *h);
 /* Those that run, at most `most`; returns how many. Main thread. */
 uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
 /* Connections of the API that are open, idle or not, those whose first bytes are awaited too; one

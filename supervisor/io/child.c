@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "common/cgroup.h"
+#include "common/fdpass.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "supervisor/io/child_run.h"
@@ -196,12 +197,13 @@ static bool is_named(const char *entry, char *const *list)
     return false;
 }
 
-/* Pointers into environ, extra and user; free the array only. */
-static char **merge_env(char *const *extra, char *const *user, bool level_prefix)
+/* Pointers into environ, extra, user and listen_pid (NULL = no socket); free the array only. */
+static char **merge_env(char *const *extra, char *const *user, bool level_prefix, char *listen_pid)
 {
-    static char prefix[] = EK_LOG_PREFIX_ENV "=1";
+    static char prefix[] = EK_LOG_PREFIX_ENV "=1", fds[] = "LISTEN_FDS=1",
+                names[] = "LISTEN_FDNAMES=" EK_LISTEN_NAME;
     size_t own = count_of(environ), add = count_of(extra), n = 0;
-    char **env = calloc(own + add + count_of(user) + 2, sizeof(*env));
+    char **env = calloc(own + add + count_of(user) + 5, sizeof(*env));
     if (!env)
         return NULL;
     for (size_t i = 0; i < own; i++) {
@@ -216,6 +218,11 @@ static char **merge_env(char *const *extra, char *const *user, bool level_prefix
         env[n++] = extra[k];
     if (level_prefix)
         env[n++] = prefix;
+    if (listen_pid) {
+        env[n++] = fds;
+        env[n++] = names;
+        env[n++] = listen_pid;
+    }
     return env;
 }
 
@@ -269,7 +276,9 @@ int child_spawn(struct child *c, const struct child_spec *spec)
     if (r < 0)
         return r;
     struct child_user user;
-    char **env = merge_env(spec->env, child_user_env(spec->user, &user), spec->level_prefix);
+    char listen_pid[CHILD_LISTEN_MOST] = CHILD_LISTEN_PID; /* the child adds its own */
+    char **env = merge_env(spec->env, child_user_env(spec->user, &user), spec->level_prefix,
+                           spec->listen_fd > 0 ? listen_pid : NULL);
     char **raised = env ? child_raised_words(spec) : NULL;
     if (!raised) {
         free(env);
@@ -279,7 +288,7 @@ int child_spawn(struct child *c, const struct child_spec *spec)
     int pidfd = -1;
     long pid = begin_process(c, spec->cgroup_name, &pidfd);
     if (pid == 0)
-        child_run(path, spec, raised, env);
+        child_run(path, spec, raised, env, listen_pid);
     r = pid < 0 || pidfd < 0 ? -errno : 0;
     free(raised);
     free(env);

@@ -28,6 +28,7 @@ struct child_spec {
     int out_fd;        /* stdout and stderr; stays the caller's */
     bool level_prefix; /* out_fd is a stream of the journal that reads levels */
     const char *cgroup_name;   /* directory name of its cgroup, NULL = none */
+    int listen_fd;             /* told it as by sd_listen_fds(); 0 = none; stays the caller's */
     bool isolated;             /* ek_sandbox_alone(), where it can be had */
     int oom_score_adj;         /* raised to this if lower */
     const struct run_as *user; /* that it becomes; NULL, or not set = as evenkeeld */

@@ -20,8 +20,9 @@
 #include "supervisor/io/child.h"
 #include "supervisor/io/run_as.h"
 
-#define FAILED   127
-#define ARGS_OWN 4 /* before the server's words */
+#define FAILED    127
+#define ARGS_OWN  4 /* before the server's words */
+#define LISTEN_FD 3 /* SD_LISTEN_FDS_START */
 
 /* False when the score is lower and cannot be written by this process. */
 static bool raise_oom_score(int least)
@@ -105,8 +106,17 @@ int child_exec_raised(int argc, char **argv)
     child_fail(argv[1]);
 }
 
+/* Where sd_listen_fds() looks for it. */
+static void take_listener(int fd, char *listen_pid)
+{
+    bool there = fd == LISTEN_FD ? fcntl(fd, F_SETFD, 0) == 0 : dup2(fd, LISTEN_FD) >= 0;
+    if (!there)
+        _exit(FAILED);
+    (void)snprintf(listen_pid, CHILD_LISTEN_MOST, CHILD_LISTEN_PID "%d", (int)getpid());
+}
+
 _Noreturn void child_run(const char *path, const struct child_spec *spec, char **raised_words,
-                         char **env)
+                         char **env, char *listen_pid)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -119,8 +129,11 @@ _Noreturn void child_run(const char *path, const struct child_spec *spec, char *
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(spec->out_fd, STDOUT_FILENO) < 0 ||
         dup2(spec->out_fd, STDERR_FILENO) < 0)
         _exit(FAILED);
-    (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
-    become(spec->user);           /* who may do that could raise the score above */
+    if (spec->listen_fd > 0)
+        take_listener(spec->listen_fd, listen_pid);
+    /* Everything of ours is close-on-exec besides. */
+    (void)close_range(spec->listen_fd > 0 ? LISTEN_FD + 1 : LISTEN_FD, ~0u, 0);
+    become(spec->user); /* who may do that could raise the score above */
     if (spec->isolated)
         (void)ek_sandbox_alone(); /* an older kernel: served without */
     if (!raised)

@@ -24,9 +24,14 @@ char *const *child_user_env(const struct run_as *user, struct child_user *ret_us
 
 /* Room for those words and the server's, to be freed; NULL: no memory. */
 char **child_raised_words(const struct child_spec *spec);
+
+#define CHILD_LISTEN_PID  "LISTEN_PID="
+#define CHILD_LISTEN_MOST 32
+
 /* In the new process. It takes no lock and asks for no memory: another thread of evenkeeld's may
- * have held the allocator when the copy was made. */
+ * have held the allocator when the copy was made. listen_pid: the word of env that names the
+ * process which the descriptor of spec->listen_fd is for; CHILD_LISTEN_MOST bytes. */
 _Noreturn void child_run(const char *path, const struct child_spec *spec, char **raised_words,
-                         char **env);
+                         char **env, char *listen_pid);
 /* The words after CHILD_RAISED; an exit status when it cannot be done. */
 int child_exec_raised(int argc, char **argv);

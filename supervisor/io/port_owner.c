@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -51,17 +52,19 @@ static struct socket_row find_socket(const char *file, unsigned port)
     return found;
 }
 
-static bool has_socket(const char *pid, unsigned long inode)
+/* Its descriptor in that process; -1: it has none, or may not be looked into. */
+static int fd_of_socket(const char *pid, unsigned long inode)
 {
     char path[300], to[64], want[40];
-    bool found = false;
+    int found = -1;
     (void)snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
     int len = snprintf(want, sizeof(want), "socket:[%lu]", inode);
     DIR *dir = opendir(path);
-    for (struct dirent *d; dir && !found && (d = readdir(dir));) {
+    for (struct dirent *d; dir && found < 0 && (d = readdir(dir));) {
         (void)snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, d->d_name);
         ssize_t n = readlink(path, to, sizeof(to));
-        found = n == len && memcmp(to, want, (size_t)n) == 0;
+        if (n == len && memcmp(to, want, (size_t)n) == 0)
+            found = (int)strtol(d->d_name, NULL, 10);
     }
     if (dir)
         (void)closedir(dir); /* read only */
@@ -93,7 +96,7 @@ static pid_t who_has(unsigned long inode)
     DIR *dir = inode ? opendir("/proc") : NULL;
     for (struct dirent *d; dir && (d = readdir(dir));) {
         pid_t pid = isdigit((unsigned char)d->d_name[0]) ? (pid_t)strtol(d->d_name, NULL, 10) : 0;
-        if (pid > 0 && (!least || pid < least) && has_socket(d->d_name, inode))
+        if (pid > 0 && (!least || pid < least) && fd_of_socket(d->d_name, inode) >= 0)
             least = pid;
     }
     if (dir)
@@ -121,6 +124,23 @@ pid_t port_owner_pid(unsigned port)
 {
     struct socket_row row = find_listening(port);
     return row.listens ? who_has(row.inode) : 0;
+}
+
+int port_owner_take(pid_t pid, unsigned port)
+{
+    struct socket_row row = find_listening(port);
+    char name[24];
+    if (!row.listens)
+        return -ENOENT;
+    int process = (int)syscall(SYS_pidfd_open, pid, 0u);
+    if (process < 0)
+        return -errno;
+    (void)snprintf(name, sizeof(name), "%d", (int)pid);
+    int theirs = fd_of_socket(name, row.inode);
+    int fd = theirs < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, theirs, 0u);
+    int r = theirs < 0 ? -ENOENT : fd < 0 ? -errno : fd;
+    close(process);
+    return r;
 }
 
 pid_t port_owner_of_socket(const char *path)

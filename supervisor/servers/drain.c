@@ -54,7 +54,7 @@ static void tell_edge(struct server *s, const char *why);
 static void terminate(struct server *s)
 {
     const struct dialect *d = s->config->dialect;
-    s->drain.telling_edge = false;
+    s->drain.telling_edge = s->drain.early = false;
     s->state = SRV_STOPPING;
     server_signal(s, SIGTERM);
     /* Without a drain of its own, SIGTERM is the drain. */
@@ -71,6 +71,8 @@ static void on_drain(void *ctx, const struct control_result *res)
         s->want = WANT_RUN;
         s->state = SRV_READY;
         server_arm(s, -1);
+    } else if (s->drain.early) { /* an older one takes no order before it is ready */
+        terminate(s);
     } else if (s->drain.tries++ < DRAIN_TRIES) {
         s->drain.unsure = true; /* its next answer begins the drain, see drain_answered() */
         server_arm_probe(s, 1.0);
@@ -159,6 +161,12 @@ static void tell_edge(struct server *s, const char *why)
     server_arm(s, EDGE_S);
 }
 
+/* Or is about to have it. */
+static bool has_socket(const struct server *s)
+{
+    return s->socket.handed || s->socket.taking || s->socket.handoff || s->process.adopted;
+}
+
 /* Ends the process, gently if it serves; `hold` keeps new connections waiting for the next one. */
 static void end_process(struct server *s, bool hold, const char *why)
 {
@@ -166,7 +174,10 @@ static void end_process(struct server *s, bool hold, const char *why)
     if (s->state == SRV_STOPPING)
         return;
     s->drain.found = false; /* now it is known why */
-    if (serves && s->config->dialect->drain_path && s->act.control)
+    /* What it has taken it answers when it is ready; without any it ends at once. */
+    s->drain.early =
+        hold && s->state == SRV_STARTING && s->config->dialect->exit_word && has_socket(s);
+    if ((serves || s->drain.early) && s->config->dialect->drain_path && s->act.control)
         begin_drain(s, hold, true, why);
     else if (serves && s->act.edge && s->state != SRV_DRAINING)
         tell_edge(s, why);
@@ -236,14 +247,15 @@ int server_drain(struct server *s, char *text, size_t size)
 
 static void go_on(struct server *s)
 {
-    bool restart = s->want == WANT_RESTART;
+    bool restart = s->want == WANT_RESTART, early = s->drain.early;
     s->want = WANT_RUN;
-    s->state = SRV_READY;
+    s->state = early ? SRV_STARTING : SRV_READY;
+    s->drain.early = false;
     s->drain.unsure = s->drain.found = s->drain.resuming = s->drain.restart_waits = false;
     if (restart) /* what it was to try */
         memset(&s->repair.trial, 0, sizeof(s->repair.trial));
     upkeep_forget(s);
-    server_arm(s, -1);
+    server_arm(s, early ? s->config->start_deadline_s : -1);
     server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: resumed%s", s->drain.asked_by,
                 restart ? "; the restart is taken back" : "");
     server_probe(s);
@@ -405,13 +417,11 @@ static void restart_now(struct server *s)
 
 /* A process that starts has taken connections, which its end would cut, and an adopted one may
  * serve already: then the restart waits until it is ready. What has other flags than the next one
- * would have is ended at once: that would take too long. */
+ * would have is drained at once: it loads on only for requests that it holds. */
 static bool waits_until_ready(const struct server *s)
 {
     char text[CHANGES_TEXT];
-    bool has_socket =
-        s->socket.handed || s->socket.handoff || s->process.adopted; /* or is about to have it */
-    return s->state == SRV_STARTING && has_socket && s->act.control &&
+    return s->state == SRV_STARTING && has_socket(s) && s->act.control &&
            s->config->dialect->drain_path &&
            (s->process.adopted || !server_changes(s, text, sizeof(text)));
 }

@@ -40,7 +40,7 @@ static void forget_process(struct server *s)
     prove_stop(s);
     child_done(&s->process.child);
     s->probe.ready = s->socket.handed = s->socket.taking = s->process.adopted =
-        s->drain.telling_edge = false;
+        s->drain.telling_edge = s->drain.early = false;
     s->engine.losses.count = 0;
     s->life.was_ready = s->drain.unsure = s->drain.found = s->drain.resuming = false;
 }

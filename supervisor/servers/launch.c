@@ -21,8 +21,10 @@
  *   3. the API key's file, the run directory and its owner, the output: a file or the journal;
  *   4. the command line: what is configured, what remedies and operators want (command_line.h);
  *   5. the process: a child in a cgroup of its own, or a unit of systemd (launch_unit.c).
- * The socket is not handed over here: server.c gives it to the process over its control socket as
- * soon as that answers (hand_over()). Connections wait in it through the whole start.
+ * An evenkeel-server that is run without a shell or another program before it has the socket from
+ * its first moment on, so that an evenkeeld that is killed now leaves it to somebody. To others
+ * server.c gives it over the control socket as soon as that answers (hand_over()). Connections wait
+ * in it through the whole start.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,8 +46,10 @@
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/handoff.h"
+#include "supervisor/io/port_owner.h"
 #include "supervisor/io/reject_listener.h"
 #include "supervisor/io/state.h"
+#include "supervisor/law/dry_answer.h"
 #include "supervisor/servers/command_line.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/server_past.h"
@@ -317,12 +321,16 @@ int launch_note_words(struct server *s)
 static void spawn(struct server *s, const struct command_line *words, int out)
 {
     char name[64], what[280];
+    /* Of what stands between, as a shell, it is not known whom it would leave the socket to. */
+    bool given = s->socket.fd > STDERR_FILENO && s->config->dialect->exit_word &&
+                 dry_answer_can(words->argv);
     cgroup_name(s, name, sizeof(name));
     struct child_spec spec = {.argv = words->argv,
                               .env = words->env,
                               .out_fd = out,
                               .cgroup_name = name,
                               .level_prefix = !s->process.log.path[0],
+                              .listen_fd = given ? s->socket.fd : 0,
                               .user = &s->config->run_as,
                               .isolated = s->config->isolated,
                               .oom_score_adj = OOM_SCORE_ADJ};
@@ -339,6 +347,7 @@ static void spawn(struct server *s, const struct command_line *words, int out)
         past_restarted(s);
     }
     s->process.cause = CAUSE_CRASH;
+    s->socket.taking = given; /* it is asked whether it took it: an older one does not */
     launch_started(s, "Started", REASON_STARTED);
     if (first)
         repair_say(s);
@@ -426,7 +435,7 @@ static void adopt(struct server *s, pid_t pid, bool noted)
         child_done(&s->process.child);
         r = -ESRCH;
     }
-    if (noted && r == -ESRCH) { /* it ended just now */
+    if (r == -ESRCH) { /* it ended just now */
         life_none_runs(s);
         return;
     }
@@ -479,6 +488,25 @@ static void on_found(void *ctx, const struct handoff_result *res)
         life_none_runs(s);
 }
 
+/* Out of the noted process, without its help: it may be stopped, or end before it has answered, and
+ * then clients would be refused until another one listens. Where that is not allowed (it takes the
+ * right to trace it) the process alone has the socket until it answers. */
+static void take_from_noted(struct server *s, pid_t pid)
+{
+    pid_t again;
+    unsigned port = (unsigned)s->config->port;
+    int fd = port ? port_owner_take(pid, port) : -ENOENT;
+    if (fd >= 0 && (find_pid(s, &again) != 0 || again != pid)) {
+        close(fd);
+        return;
+    }
+    if (fd < 0)
+        return;
+    server_give_fd(s, fd);
+    if (s->socket.fd >= 0)
+        s->with->keep_fd(s->with->ctx, s->config->name, s->socket.fd);
+}
+
 static void attach(struct server *s, const char *how)
 {
     s->state = SRV_STARTING; /* without a deadline: it is not ours */
@@ -522,12 +550,20 @@ void server_begin(struct server *s)
             life_none_runs(s);
         return;
     }
+    if (s->socket.fd < 0 && find_pid(s, &pid) == 0)
+        take_from_noted(s, pid);
     struct handoff_ask ask = {.path = s->address.control_path,
                               .verb = HANDOFF_GET,
                               .name = "listen",
                               .fd = -1,
                               .timeout_ms = HANDOFF_MS};
     int r = handoff_start(s->with->event, &ask, on_found, s, &s->socket.handoff);
-    if (r < 0)
+    if (r == 0)
+        return;
+    if (find_pid(s, &pid) == 0) { /* it has just begun, and is asked when it listens */
+        s->socket.taking = true;
+        adopt(s, pid, true);
+    } else {
         life_none_runs(s);
+    }
 }

@@ -259,8 +259,9 @@ static void on_handed(void *ctx, const struct handoff_result *res)
             server_give_fd(s, res->fd);
         s->socket.handed = true;
         s->socket.taking = false;
-    } else if (res->error == -EPROTO && s->socket.taking) {
-        s->socket.taking = false; /* it has none: it gets ours */
+    } else if (res->error == -EPROTO) {
+        s->socket.taking =
+            !s->socket.taking; /* it has none, and gets ours; or it has one already */
     } else {
         ek_log(EK_LOG_DEBUG, "%s: handing the socket over: %s", s->config->name, res->text);
     }

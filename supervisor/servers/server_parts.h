@@ -138,6 +138,7 @@ struct server_drain {
     bool restart_waits; /* a restart, which begins when it is ready */
     char refused[280];  /* why one that was to come later does not, until the next; "" = it may */
     bool telling_edge;  /* drains, but for now only HAProxy knows */
+    bool early;         /* it was told before it was ever ready */
     bool unsure;        /* it drains, and whether it knows that is to be asked */
     unsigned tries;     /* that failed to tell it so */
     bool found;         /* adopted, and drained for a reason that is not known */

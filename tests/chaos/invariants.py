@@ -55,18 +55,12 @@ def lost(w, pool, ended):
             continue  # somebody else had the port, took the connection and closed it
         elif r.how in ("cut", "error") and not near and (w.router or not w.nobody(r.ended, slack)):
             yield f"a stream was {r.short()}, and nothing had killed its server: {when(w, r.ended)}"
-        elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack) and not unheld(w, r, slack):
+        elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack):
             yield f"a connection was refused while somebody held the port: {when(w, r.ended)}"
         elif r.how == "late":
             yield f"a request had no answer: {r.short()}: {when(w, r.ended)}"
         elif r.how == "status":
             yield from refused(w, r, slack)
-
-
-def unheld(w, r, slack):
-    """Whether the server had just ended, and the evenkeeld that watched it had begun while it was stopped: then it could not give its socket."""
-    return any(x.died and x.died - slack <= r.ended <= x.died + 2 * slack and any(
-        x.born < d.born < x.died and w.in_window("paused", d.born, d.born, slack) for d in w.daemons) for x in w.lives)
 
 
 def past_deadline(w, r, slack):

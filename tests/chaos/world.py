@@ -241,8 +241,8 @@ class World:
                 words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
                 if b"--dry-run" in words or b"--check-config" in words:
                     continue  # only asked whether it would start
-                if pathlib.Path(f"/proc/{child}/comm").read_text().strip() in ("evenkeel-launch", "evenkeel-engine"):
-                    continue  # of a server that has just ended, for the moment until they end as well
+                if os.getsid(child) != child:
+                    continue  # a process of a server that has just ended, for the moment until it ends as well: evenkeeld's own lead a session
                 if child not in known and words and "evenkeel-server" in os.readlink(f"/proc/{child}/exe"):
                     with self.lock:
                         self.lives.append(Life(child, "evenkeel-server"))
@@ -285,18 +285,11 @@ class World:
         with self.lock:
             return any(k == kind and b - slack <= end and (e is None or e + slack >= begin) for k, b, e in self.windows)
 
-    def holds_from(self, life):
-        """When a server has its socket: at once, or from the next evenkeeld where the one that started it was killed before it could give it."""
-        killed = [d for d in self.daemons if d.died and d.born <= life.born < d.died < life.born + self.scale]
-        if not killed:
-            return life.born
-        return min([d.born + self.scale for d in self.daemons if d.born >= killed[0].died], default=1e18)
-
     def nobody(self, at, slack):
         """Whether neither program lived at some moment around `at`, so that nobody held the port."""
         with self.lock:
-            lives = [(self.holds_from(x), x.died or 1e18) for x in self.lives]
-            # One that has just begun does not have the socket yet.
+            lives = [(x.born, x.died or 1e18) for x in self.lives]
+            # An evenkeeld that has just begun does not have the socket yet.
             lives += [(x.born + (self.scale if i else 0), x.died or 1e18) for i, x in enumerate(self.daemons)]
         moments = [at - slack, at, at + slack] + [d for _, d in lives if at - slack <= d <= at + slack]
         return any(not any(b <= m < d for b, d in lives) for m in moments)

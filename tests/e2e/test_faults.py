@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, Appliance, get, metric, slower, stream, wait_for
+from conftest import BUILD, ROOT, Appliance, get, metric, slower, stream, wait_for
 
 LONG = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
 
@@ -309,6 +309,45 @@ def test_a_server_has_more_descriptors_than_who_started_it(tmp_path):
         assert resource.prlimit(a.server()["pid"], resource.RLIMIT_NOFILE)[0] > 40
         assert "CRASH" not in [d["reason"] for d in a.decisions()]
     finally:
+        a.destroy()
+
+
+def test_a_limit_of_file_sizes_ends_neither(appliance):
+    """SIGXFSZ ended evenkeeld when it kept what led to the end of a server."""
+    a = appliance()
+    pid = a.server()["pid"]
+    subprocess.run(["prlimit", f"--pid={a.process.pid}", "--fsize=1024:"], check=True)  # the next server has it, too
+    os.kill(pid, signal.SIGKILL)
+    wait_for("the next one", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid))
+    pid = a.server()["pid"]
+    for s in [Stream(a.port, dict(LONG, max_tokens=64)) for _ in range(4)]:
+        s.join(60)
+        assert s.error is None
+    time.sleep(2.5)  # rows of a chart, too
+    assert a.process.poll() is None and a.server()["pid"] == pid and a.server()["ready"]
+
+
+def test_a_loop_that_lacks_memory_goes_on(tmp_path, monkeypatch):
+    """evenkeeld ended with 70."""
+    if "san-" in str(BUILD):
+        pytest.skip("sanitizers want to be loaded first")
+    library, lacking = tmp_path / "lacking_wait.so", tmp_path / "lacking"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/lacking_wait.c"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("LACKING", str(lacking))
+    a = Appliance(tmp_path)
+    try:
+        a.start().ready()
+        pid = a.server()["pid"]
+        lacking.touch()
+        os.kill(a.process.pid, signal.SIGHUP)  # wakes it
+        wait_for("it lacks memory", lambda: "lacks memory" in (tmp_path / "evenkeeld.log").read_text() or a.process.poll() is not None)
+        lacking.unlink()
+        assert a.process.poll() is None
+        wait_for("it goes on", lambda: a.server()["ready"])
+        assert a.server()["pid"] == pid
+    finally:
+        lacking.unlink(missing_ok=True)
         a.destroy()
 
 

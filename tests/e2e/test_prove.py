@@ -57,6 +57,22 @@ def test_another_request_while_the_next_start_is_asked(slow):
     assert count(asked) == 3  # the restart's, the roll's, and before the roll's turn once more
 
 
+def test_a_restart_while_a_roll_is_asked(slow):
+    """The other order, in which chaos saw it first: the second of two dry runs ended evenkeeld some milliseconds after the next server's begin."""
+    a, asked = slow
+    pid = a.server()["pid"]
+    first = begin(a, "roll")
+    wait_for("asked", lambda: count(asked) == 1)
+    second = begin(a, "restart")
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 1 and "something else happened to it meanwhile" in err, (out, err)
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, (out, err)
+    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid))
+    assert a.process.poll() is None and count(asked) == 2
+    assert sum(d["why"].startswith("Operator") for d in a.decisions()) == 1, a.decisions()
+
+
 def test_many_requests_while_the_next_start_is_asked(slow):
     """Each is answered once, the last one is done, and no process is left behind."""
     a, asked = slow

@@ -429,6 +429,107 @@ def test_a_restart_asked_while_it_starts_refuses_nobody(appliance):
     assert "CRASH" not in reasons(a), reasons(a)
 
 
+@pytest.fixture
+def late(appliance, tmp_path):
+    """An appliance whose evenkeel-server is run at once and does nothing while the file that is returned is there."""
+    hold, build = tmp_path / "hold", tmp_path / "build"
+    build.mkdir()
+    (build / "evenkeeld").symlink_to(BUILD / "evenkeeld")
+    program = build / "evenkeel-server"
+    program.write_text(f'#!/bin/sh\nwhile [ -e {hold} ]; do sleep 0.02; done\nexec {BUILD}/evenkeel-server "$@"\n')
+    program.chmod(0o755)
+    return appliance(build=build), hold
+
+
+@pytest.mark.parametrize("back", ["before it listens", "when it serves"])
+def test_evenkeeld_is_killed_in_the_first_moment_of_a_server(late, back):
+    """Nobody had the listening socket: clients were refused until the next evenkeeld had given the server one. And one that came before the
+    server had its control socket took it for ended, and started another beside it."""
+    a, hold = late
+    pid = a.server()["pid"]
+    hold.touch()
+    os.kill(pid, signal.SIGKILL)
+    wait_for("the next process", lambda: a.server()["state"] == "starting" and a.server()["pid"] not in (0, pid))
+    young = a.server()["pid"]
+    a.process.kill()
+    a.process.wait()
+    waits = [Stream(a.port, dict(LONG, max_tokens=8)) for _ in range(4)]
+    socket.create_connection(("127.0.0.1", a.port), 10).close()
+    if back == "before it listens":
+        a.start()
+        wait_for("it is taken over", lambda: a.server()["pid"] == young)
+        hold.unlink()
+    else:
+        hold.unlink()
+        wait_for("it answers", lambda: not any(s.is_alive() for s in waits))
+        a.start()
+    whole(waits, 8)
+    wait_for("ready", lambda: a.server()["ready"])
+    assert a.server()["pid"] == young and reasons(a).count("CRASH") == 1, a.decisions()
+    a.ctl("restart", "--wait")
+    assert a.server()["pid"] != young and reasons(a).count("CRASH") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not ptrace.allowed(), reason="a socket may not be taken out of another process")
+def test_evenkeeld_begins_while_the_server_is_stopped(appliance):
+    """It asks the server for the listening socket, which does not answer: when that was then killed, clients were refused."""
+    a = appliance()
+    pid = a.server()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    a.process.kill()
+    a.process.wait()
+    a.start()
+    wait_for("its page", lambda: a.server()["state"])
+    os.kill(pid, signal.SIGKILL)
+    while not (a.server()["ready"] and a.server()["pid"] not in (0, pid)):
+        socket.create_connection(("127.0.0.1", a.port), 10).close()
+    whole([Stream(a.port, dict(LONG, max_tokens=8))], 8)
+
+
+def taken(port):
+    """Connections to it that a process has accepted: until then they have no inode."""
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(r[1].endswith(f":{port:04X}") and r[3] == "01" and r[9] != "0" for r in rows)
+
+
+@pytest.mark.long
+def test_a_restart_with_other_flags_while_it_starts_cuts_nobody(appliance, tmp_path):
+    """One that starts with other flags than the next one would have was ended at once, with the connections that it had taken."""
+    library = tmp_path / "slow_load.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/slow_load.c"], check=True)
+    a = appliance(extra=f"    env: {{LD_PRELOAD: '{library}', SLOW_LOAD_S: '3', ASAN_OPTIONS: verify_asan_link_order=0}}\n")
+    a.config.write_text(a.config.read_text().replace("--threads, '1'", "--threads, '1', --max-num-seqs, '3'"))
+
+    def begins():
+        """The next process, which has its socket and loads."""
+        pid = a.server()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_for("the next process listens", lambda: a.server()["state"] == "starting" and a.server()["pid"] not in (0, pid) and get(a.port, "/livez")[0] == 200)
+        return a.server()["pid"]
+    young = begins()
+    held = [Stream(a.port, dict(LONG, max_tokens=8)) for _ in range(3)]
+    wait_for("they are taken", lambda: taken(a.port) >= 3)
+    a.ctl("reload")
+    a.ctl("restart")
+    assert state(a) == "draining", "it was ready too early: nothing was tried"
+    later = Stream(a.port, dict(LONG, max_tokens=8))
+    whole(held, 8)
+    whole([later], 8)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, young), 60)
+    assert "--max-num-seqs\0003" in pathlib.Path(f"/proc/{a.server()['pid']}/cmdline").read_text()
+    assert reasons(a).count("CRASH") == 1, a.decisions()
+
+    a.config.write_text(a.config.read_text().replace("--max-num-seqs, '3'", "--max-num-seqs, '4'"))
+    young = begins()
+    a.ctl("reload")
+    began = time.monotonic()
+    a.ctl("restart")
+    wait_for("nothing holds it", lambda: gone(young), 2, step=0.01)
+    assert time.monotonic() - began < 2 * slower()
+    a.ctl("restart")  # of the next one, which has these flags: when it is ready
+    assert "restart when it is ready" in json.dumps(a.decisions(3))
+
+
 @pytest.mark.parametrize("program", ["evenkeeld", "evenkeel-server"])
 def test_a_signal_in_its_first_moment_ends_neither(tmp_path, program):
     """SIGHUP before it was listened to ended the process."""

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -249,6 +250,48 @@ static void *churn(void *arg)
 }
 
 /* A copy of a process whose threads hold locks or are half begun: it waits for none of them. */
+/* As sd_listen_fds() looks for it, from whatever number it has here; without one nothing is said.
+ */
+static void test_has_its_listening_socket(void **state)
+{
+    (void)state;
+    char sh[] = "sh", flag[] = "-c",
+         said[] = "echo $LISTEN_FDS $LISTEN_FDNAMES $((LISTEN_PID - $$)); readlink /proc/$$/fd/3";
+    char *argv[] = {sh, flag, said, NULL};
+    int before = fcntl(3, F_DUPFD_CLOEXEC, 20); /* whatever there is, or -1 */
+    for (int number = 3; number <= 17; number += 14) {
+        struct child c;
+        struct logtail t;
+        struct ek_buf text = {0};
+        struct stat st;
+        char want[80];
+        int out = open_log(&t), fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(fstat(fd, &st), 0);
+        if (fd != number) {
+            if (out == number)
+                out = fcntl(out, F_DUPFD_CLOEXEC, 20);
+            assert_int_equal(dup3(fd, number, O_CLOEXEC), number);
+            close(fd);
+        }
+        struct child_spec spec = {.argv = argv, .out_fd = out, .listen_fd = number};
+        assert_int_equal(child_spawn(&c, &spec), 0);
+        assert_int_equal(wait_exit(&c).code, 0);
+        child_done(&c);
+        assert_int_equal(logtail_read(&t, 1000, &text), 0);
+        (void)snprintf(want, sizeof(want), "1 evenkeel-listen 0\nsocket:[%lu]\n",
+                       (unsigned long)st.st_ino);
+        assert_string_equal(text.data, want);
+        ek_buf_done(&text);
+        close(number);
+        close(out);
+        (void)unlink(t.path);
+    }
+    if (before >= 0) {
+        assert_int_equal(dup2(before, 3), 3);
+        close(before);
+    }
+}
+
 static void test_starts_beside_threads(void **state)
 {
     (void)state;
@@ -540,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_isolated),
         cmocka_unit_test(test_left_behind),
         cmocka_unit_test(test_exit_and_output),
+        cmocka_unit_test(test_has_its_listening_socket),
         cmocka_unit_test(test_starts_beside_threads),
         cmocka_unit_test(test_starts_without_clone3),
         cmocka_unit_test(test_kill),

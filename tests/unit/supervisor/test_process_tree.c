@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -191,6 +192,43 @@ static void test_who_listens_at_a_port(void **state)
     assert_int_equal(port_owner_pid(ntohs(at.sin_port)), 0);
 }
 
+/* Out of a process that is stopped: what waited in the socket, and what comes, is not refused. */
+static void test_a_listening_socket_is_taken(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    unsigned port = ntohs(at.sin_port);
+    assert_int_equal(port_owner_take(getpid(), port), -ENOENT); /* it does not listen */
+    assert_int_equal(listen(fd, 4), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (;;)
+            (void)pause();
+    }
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    close(fd);
+    int taken = port_owner_take(child, port);
+    if (taken == -EPERM || taken == -ENOSYS) {
+        (void)kill(child, SIGKILL);
+        (void)waitpid(child, NULL, 0);
+        skip(); /* a sandbox */
+    }
+    assert_true(taken >= 0);
+    assert_int_equal(fcntl(taken, F_GETFD), FD_CLOEXEC);
+    (void)kill(child, SIGKILL);
+    (void)waitpid(child, NULL, 0);
+    int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(client, (struct sockaddr *)&at, sizeof(at)), 0);
+    close(client);
+    assert_int_equal(port_owner_take(child, port), -ESRCH);
+    assert_int_equal(port_owner_take(getppid(), port), -ENOENT); /* it has another */
+    close(taken);
+}
+
 static void test_who_listens_at_a_socket(void **state)
 {
     (void)state;
@@ -222,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_of_processes),
         cmocka_unit_test(test_who_listens_at_a_port),
+        cmocka_unit_test(test_a_listening_socket_is_taken),
         cmocka_unit_test(test_who_listens_at_a_socket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
