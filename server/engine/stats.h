@@ -134,6 +134,7 @@ struct engine_stats {
     struct ek_hist ttft, itl, tpot, e2e, queue_time, inference_time, prefill_time, decode_time;
     struct ek_hist prompt_len, generation_len, max_tokens_param, iteration_tokens;
     struct ek_hist request_preemptions;
+    struct ek_hist answers, longest_answer;      /* of a prompt with all its answers */
     struct ek_exemplars ttft_by, itl_by, e2e_by; /* requests by name */
     uint64_t jump_forward_tokens; /* output tokens that a grammar left no choice about */
     uint64_t masks, mask_us;      /* of constrained rows, and the time to find them */
