@@ -116,7 +116,8 @@ struct engine_stats {
     uint64_t fit_average, fit_longest;    /* how many more requests the pool would hold */
     bool admission_paused;
     uint64_t admission_pauses;
-    uint32_t step_rows;                                 /* of prompts in a step, see pace.h; */
+    uint64_t shared_steps; /* steps that were small for other tenants' requests */
+    uint32_t step_rows;    /* of prompts in a step, see pace.h; */
     double step_fixed_us, step_row_us, step_context_us; /* its cost, 0 = not known */
     struct price price;                                 /* and what rows cost by where they stand */
     double caution;                      /* of admissions, in standard deviations of growth */

@@ -204,6 +204,7 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     metrics_one(e, M_PAUSED, s->admission_paused);
     metrics_one(e, M_PAUSES, (double)s->admission_pauses);
     metrics_one(e, M_STEP_TOKENS, s->step_rows);
+    metrics_one(e, M_SHARED_STEPS, (double)s->shared_steps);
     METRICS_ROWS(e, M_STEP_COST, "of", {"step", s->step_fixed_us / 1e6},
                  {"token", s->step_row_us / 1e6}, {"context_token", s->step_context_us / 1e6});
     METRICS_ROWS(e, M_TOKEN_COST, "depth", {"4096", price_row(&s->price, 4096)},
