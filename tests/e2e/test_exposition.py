@@ -77,7 +77,7 @@ def test_answers_of_a_prompt_count_once(port):
                                                              "max_num_generation_tokens_sum", "generation_tokens_count", "generation_tokens_sum")]
 
     before = now()
-    ask(port, {}, prompt=["one " * 60, "two"], n=3, max_tokens=5, temperature=1)
+    ask(port, {"x-request-id": "exemplar-n"}, prompt=["one " * 60, "two"], n=3, max_tokens=5, temperature=1)
     wait_for("all are counted", lambda: now()[4] >= before[4] + 6, 60)
     assert [b - a for a, b in zip(before, now())] == [2, 6, 2, 10, 6, 30]
 
