@@ -97,6 +97,7 @@ static void fill_ask(const struct generation *g, const struct choice *c, struct 
     q->prompt = tokens.at;
     q->prompt_tokens = (uint32_t)tokens.count;
     q->max_new_tokens = room_for(g, tokens.count);
+    q->answers = a->n;
     if (!g->grammar)
         q->min_tokens = a->min_tokens < q->max_new_tokens ? a->min_tokens : q->max_new_tokens;
     q->sampling.seed += number; /* the first one is what n = 1 would give */
@@ -203,6 +204,9 @@ int generation_request(struct choice *c)
     c->req = r == 0 ? request_new(&q) : NULL;
     if (!c->req)
         return -ENOMEM;
+    const struct choice *first = generation_first(g, c->prompt);
+    if (first != c && first->req)
+        request_follow(c->req, first->req);
     if (g->name_len < sizeof(c->req->name))
         memcpy(c->req->name, g->id + strlen(g->id) - g->name_len, g->name_len + 1);
     return 0;

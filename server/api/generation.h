@@ -135,6 +135,11 @@ static inline uint32_t generation_prompt_tokens(const struct generation *g)
 {
     return (uint32_t)g->end[g->ask.prompts - 1];
 }
+/* The first answer of a prompt, which is made before the others of it. */
+static inline struct choice *generation_first(const struct generation *g, uint32_t prompt)
+{
+    return &g->choice[(size_t)prompt * g->ask.n];
+}
 /* Tokens of answers that have come. */
 static inline uint32_t generation_seen(const struct generation *g)
 {

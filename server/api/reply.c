@@ -74,7 +74,7 @@ void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk)
 {
     uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g), cached = 0;
     for (uint32_t i = 0; i < g->ask.prompts; i++) {
-        const struct request *q = g->choice[(size_t)i * g->ask.n].req;
+        const struct request *q = generation_first(g, i)->req;
         cached += q ? q->cached_tokens : 0;
     }
     (void)ek_buf_printf(out,
@@ -257,7 +257,7 @@ static void put_ranked(struct ek_buf *out, const struct generation *g, int32_t i
 static void put_prompt_logprobs(struct ek_buf *out, const struct choice *c)
 {
     const struct generation *g = c->of;
-    const struct request *q = g->choice[(size_t)c->prompt * g->ask.n].req;
+    const struct request *q = generation_first(g, c->prompt)->req;
     bool asked = q->score && (g->ask.prompt_logprobs || (g->ask.echo && g->ask.logprobs));
     (void)ek_buf_puts(out, asked ? "\"prompt_logprobs\":[null" : "\"prompt_logprobs\":null,");
     for (uint32_t i = 1; asked && i < q->ask.prompt_tokens; i++) {

@@ -25,15 +25,10 @@ bool generation_give_places(struct generation *g, uint32_t keep)
     return any;
 }
 
-static struct choice *leader_of(const struct generation *g, const struct choice *c)
-{
-    return &g->choice[(size_t)c->prompt * g->ask.n];
-}
-
 /* Its prompt is in the prefix cache, or never will be. */
 static bool is_due(const struct generation *g, const struct choice *c)
 {
-    const struct choice *first = leader_of(g, c);
+    const struct choice *first = generation_first(g, c->prompt);
     if (c->taken)
         return false;
     if (c == first || !g->served->prefix_caching ||

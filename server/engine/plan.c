@@ -352,6 +352,7 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     f->spread = p->spread;
     f->shared = p->shared;
     f->full = !p->spread && (p->budget == 0 || (p->price.deeper > 0 && p->cut));
+    s->stats.shared_steps += p->shared && f->full;
     for (uint32_t i = 0; i < s->entries.running_count; i++)
         if (s->entries.at[s->entries.running[i]].rows == 1)
             write_entry(s, f, s->entries.running[i], step);

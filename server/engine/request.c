@@ -77,6 +77,12 @@ struct request *request_new(const struct req_ask *ask)
     return r;
 }
 
+void request_follow(struct request *r, struct request *first)
+{
+    request_ref(first);
+    r->first = first;
+}
+
 void request_note(struct request *r, enum req_moment_kind kind, uint64_t now_us)
 {
     if (r->moment_count < REQ_MOMENTS)
@@ -94,6 +100,7 @@ void request_unref(struct request *r)
         return;
     ek_arena_done(&r->arena);
     grammar_unref(r->ask.grammar);
+    request_unref(r->first); /* which has none itself */
     free(r->mask_bits);
     free(r);
 }

@@ -45,6 +45,7 @@ struct req_ask {
     const int32_t *prompt; /* in the request's arena */
     uint32_t prompt_tokens;
     uint32_t max_new_tokens; /* >= 1; already cut to the model's length */
+    uint32_t answers;        /* that its prompt is asked for, each a request; 0 is 1 */
     uint32_t min_tokens;
     struct ek_sampling sampling;
     uint32_t top; /* alternatives to report, 0 .. EK_TOP_MOST */
@@ -133,6 +134,9 @@ struct request {
     uint32_t form_at;             /* the token that the form begins with, when form_open */
     bool form_open;
     struct thinking thinking; /* engine thread */
+    struct request *first;    /* answer of the same prompt, with a reference; NULL = it is this.
+                                 There, engine thread: */
+    uint32_t answers_ended, answers_longest; /* that ended well; tokens of the longest of them */
     atomic_uint refs;
     atomic_int wish; /* enum req_finish that the HTTP side wants: STOP, ABORT; 0 = none */
     struct ek_arena arena;
@@ -147,6 +151,8 @@ struct request {
 struct request *request_new(const struct req_ask *ask);
 /* True when what was sampled before matters to what is chosen next. */
 bool request_has_history(const struct req_ask *ask);
+/* It answers the same prompt as `first`, of which it takes a reference. Before it is submitted. */
+void request_follow(struct request *r, struct request *first);
 void request_note(struct request *r, enum req_moment_kind kind, uint64_t now_us);
 void request_ref(struct request *r);
 void request_unref(struct request *r);              /* NULL is fine */

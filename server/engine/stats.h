@@ -116,7 +116,8 @@ struct engine_stats {
     uint64_t fit_average, fit_longest;    /* how many more requests the pool would hold */
     bool admission_paused;
     uint64_t admission_pauses;
-    uint32_t step_rows;                                 /* of prompts in a step, see pace.h; */
+    uint64_t shared_steps; /* steps that were small for other tenants' requests */
+    uint32_t step_rows;    /* of prompts in a step, see pace.h; */
     double step_fixed_us, step_row_us, step_context_us; /* its cost, 0 = not known */
     struct price price;                                 /* and what rows cost by where they stand */
     double caution;                      /* of admissions, in standard deviations of growth */
@@ -134,6 +135,7 @@ struct engine_stats {
     struct ek_hist ttft, itl, tpot, e2e, queue_time, inference_time, prefill_time, decode_time;
     struct ek_hist prompt_len, generation_len, max_tokens_param, iteration_tokens;
     struct ek_hist request_preemptions;
+    struct ek_hist answers, longest_answer;      /* of a prompt with all its answers */
     struct ek_exemplars ttft_by, itl_by, e2e_by; /* requests by name */
     uint64_t jump_forward_tokens; /* output tokens that a grammar left no choice about */
     uint64_t masks, mask_us;      /* of constrained rows, and the time to find them */

@@ -24,6 +24,7 @@ static const double iteration_bounds[] = {1,   8,    16,   32,   64,   128,  256
 static const double length_bounds[] = {1,     2,      5,    10,   20,   50,    100,
                                        200,   500,    1000, 2000, 5000, 10000, 20000,
                                        50000, 100000, 2e5,  5e5,  1e6,  2e6,   5e6};
+static const double answers_bounds[] = {1, 2, 5, 10, 20};
 static const double preemption_bounds[] = {1, 2, 3, 4, 5, 10, 20};
 
 #define COUNT(a) ((uint32_t)(sizeof(a) / sizeof((a)[0])))
@@ -51,6 +52,8 @@ void tally_init(struct engine_stats *st, uint32_t max_model_len)
     ek_hist_init(&st->prompt_len, length_bounds, lengths);
     ek_hist_init(&st->generation_len, length_bounds, lengths);
     ek_hist_init(&st->max_tokens_param, length_bounds, lengths);
+    ek_hist_init(&st->longest_answer, length_bounds, lengths);
+    ek_hist_init(&st->answers, answers_bounds, COUNT(answers_bounds));
     ek_hist_init(&st->iteration_tokens, iteration_bounds, COUNT(iteration_bounds));
     ek_hist_init(&st->request_preemptions, preemption_bounds, COUNT(preemption_bounds));
 }
@@ -70,7 +73,20 @@ void tally_gap(struct engine_stats *st, const struct request *r, uint64_t gap_us
     ek_exemplar_note(&st->itl_by, &st->itl, r->name, (double)gap_us / 1e6, now_us);
 }
 
-void tally_done(struct engine_stats *st, const struct request *r, uint64_t last_token_us)
+/* As in vLLM a prompt with several answers counts once, when the last of them has ended well. */
+static void tally_answers(struct engine_stats *st, struct request *r, uint32_t tokens)
+{
+    struct request *first = r->first ? r->first : r;
+
+    if (tokens > first->answers_longest)
+        first->answers_longest = tokens;
+    if (++first->answers_ended < r->ask.answers)
+        return;
+    ek_hist_observe(&st->answers, first->answers_ended);
+    ek_hist_observe(&st->longest_answer, first->answers_longest);
+}
+
+void tally_done(struct engine_stats *st, struct request *r, uint64_t last_token_us)
 {
     st->finished[r->finish]++;
     if (r->finish != REQ_FIN_STOP && r->finish != REQ_FIN_LENGTH)
@@ -90,6 +106,7 @@ void tally_done(struct engine_stats *st, const struct request *r, uint64_t last_
     ek_hist_observe(&st->generation_len, tokens);
     ek_hist_observe(&st->max_tokens_param, r->ask.max_new_tokens);
     ek_hist_observe(&st->request_preemptions, r->preemptions);
+    tally_answers(st, r, tokens);
 }
 
 void gaps_note(struct gaps *g, uint64_t gap_us, uint64_t now_us)

@@ -26,4 +26,4 @@ void tally_init(struct engine_stats *st, uint32_t max_model_len);
 void tally_first_token(struct engine_stats *st, const struct request *r);
 void tally_gap(struct engine_stats *st, const struct request *r, uint64_t gap_us, uint64_t now_us);
 /* `finish`, `done_us` and the output are final; last_token_us = 0 when none came. */
-void tally_done(struct engine_stats *st, const struct request *r, uint64_t last_token_us);
+void tally_done(struct engine_stats *st, struct request *r, uint64_t last_token_us);

@@ -44,6 +44,13 @@ struct ek_buf;
       "sent data that a client does not acknowledge; of a stream SLOW_READER_S is told first",     \
       "connection closed")                                                                         \
     X(PARKED, 256, "connections", "accepted beyond --max-connections", "wait in the kernel")       \
+    X(HEALTH_CONNECTIONS, 256, "connections",                                                      \
+      "that begin with a route that is always answered: beside --max-connections",                 \
+      "as other connections; from half of them on closed after each answer")                       \
+    X(IDLE_MS, 500, "ms", "without a request on a connection, while others are parked",            \
+      "connection closed, the longest first")                                                      \
+    X(ARRIVE_S, 5, "seconds", "a request to arrive, while others are parked",                      \
+      "connection closed, the longest first")                                                      \
     X(CONTROL_CONNECTIONS, 64, "connections", "of the control socket", "wait in the kernel")       \
     X(CONNECTION_BYTES, 32768, "bytes", "buffers of one connection", "431")                        \
     X(API_KEYS, 64, "keys", "of all sources", "start or reload refused")                           \

@@ -30,6 +30,7 @@ struct conn {
     bool checked;         /* its client's certificate is good, or none is asked for */
     bool watched;         /* in the worker's epoll for RDHUP */
     uint64_t deadline_us; /* the request must be complete by then; 0 = it is */
+    uint64_t idle_us;     /* since when there is none on it; 0 = there is one */
     struct unread unread; /* while the server drains */
     struct exchange *exchange;
     struct worker *worker;

@@ -57,6 +57,7 @@ void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
     x->conn = info->socket_context;
     x->conn->exchange = x;
     x->arrival_us = x->sent_us = ek_now_us();
+    x->conn->idle_us = 0;
     x->conn->deadline_us = x->arrival_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
     return x;
 }
@@ -551,7 +552,8 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     x->conn->exchange = NULL;
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK && recv(x->conn->fd, &byte, 1, flags) == 0)
         (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD does not notice an end that came before */
+    x->conn->idle_us = ek_now_us();
     x->conn->deadline_us =
-        ek_now_us() + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);
+        x->conn->idle_us + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);
     free(x);
 }

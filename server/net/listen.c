@@ -230,7 +230,14 @@ static void listen_look(struct http_listener *d, struct peek *p)
     switch (classify(d, text, (size_t)n)) {
     case KIND_WAIT: return;
     case KIND_API: admit(d, p); return;
-    case KIND_HEALTH:
+    case KIND_HEALTH: {
+        bool full = atomic_load(&d->worker->load) >= http_health_places(d->worker->http);
+        if (full) /* one who holds all of these is no reason to count more of them */
+            admit(d, p);
+        else
+            listen_keep(d, p);
+        return;
+    }
     case KIND_CONTROL: listen_keep(d, p); return;
     case KIND_VERB:
         control_verb(d->worker->http, p->fd);
@@ -301,9 +308,10 @@ static bool is_full(const struct http_listener *d)
     if (d->local)
         return d->count + atomic_load(&d->worker->load) >= BOUND_CONTROL_CONNECTIONS;
     uint32_t most = h->p.max_connections + BOUND_PARKED;
-    if (h->p.max_sockets && h->p.max_sockets < most)
-        most = h->p.max_sockets;
-    return d->count + atomic_load(&h->api_conns) >= most;
+    uint32_t used = d->count + atomic_load(&h->api_conns);
+    if (h->p.max_sockets && used + atomic_load(&d->worker->load) >= h->p.max_sockets)
+        return true;
+    return used >= most;
 }
 
 /* The oldest of those that have sent nothing for a moment; its place goes to one that sends. */

@@ -170,6 +170,10 @@ const struct ek_metric metrics_table[] = {
                        "Tokens of prompts that a step takes at most: the limit, or the smallest "
                        "number that reads prompts 98 % as fast.",
                        ""},
+    [M_SHARED_STEPS] =
+        {"evenkeel_shared_steps_total", EK_COUNTER,
+         "Steps with fewer tokens of prompts than that, since requests of several keys were there.",
+         ""},
     [M_STEP_COST] = {"evenkeel_step_cost_seconds", EK_GAUGE,
                      "Learned of steps: the time of one besides its tokens, of a token, and of a "
                      "token of context; all 0 is not known.",
@@ -285,7 +289,9 @@ const struct ek_metric metrics_table[] = {
     [M_HTTP_ABORTED] = {"evenkeel_http_aborted_total", EK_COUNTER,
                         "Completions whose client left before the end.", ""},
     [M_HTTP_TIMEOUTS] = {"evenkeel_http_timeouts_total", EK_COUNTER,
-                         "Connections closed because a request took too long to arrive.", ""},
+                         "Connections closed because a request took too long to arrive, or since "
+                         "others waited for their places.",
+                         ""},
     [M_SLOW] = {"evenkeel_http_slow_readers_total", EK_COUNTER,
                 "Answers ended because their client did not read.", ""},
     [M_HTTP_MEMORY] = {"evenkeel_http_memory_bytes", EK_GAUGE,

@@ -87,6 +87,7 @@ enum metric_id {
     M_PAUSED,
     M_PAUSES,
     M_STEP_TOKENS,
+    M_SHARED_STEPS,
     M_STEP_COST,
     M_TOKEN_COST,
     M_CAUTION,

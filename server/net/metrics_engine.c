@@ -97,16 +97,11 @@ static void write_rejections(struct ek_expo *e, const struct served *served,
 
 static void write_vllm_hists(struct ek_expo *e, const struct engine_stats *s)
 {
-    static const double n_bounds[] = {1, 2, 5, 10, 20};
-    struct ek_hist n;
-    ek_hist_init(&n, n_bounds, 5);
-    n.hits[0] = ek_hist_total(&s->e2e); /* n is always 1 */
-    n.sum = (double)n.hits[0];
     metrics_hist(e, M_ITERATION, &s->iteration_tokens);
     metrics_hist(e, M_PROMPT_LEN, &s->prompt_len);
     metrics_hist(e, M_GENERATION_LEN, &s->generation_len);
-    metrics_hist(e, M_MAX_GENERATION, &s->generation_len);
-    metrics_hist(e, M_PARAMS_N, &n);
+    metrics_hist(e, M_MAX_GENERATION, &s->longest_answer);
+    metrics_hist(e, M_PARAMS_N, &s->answers);
     metrics_hist(e, M_PARAMS_MAX, &s->max_tokens_param);
     metrics_hist_by(e, M_TTFT, &s->ttft, &s->ttft_by);
     metrics_hist_by(e, M_ITL, &s->itl, &s->itl_by);
@@ -209,6 +204,7 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     metrics_one(e, M_PAUSED, s->admission_paused);
     metrics_one(e, M_PAUSES, (double)s->admission_pauses);
     metrics_one(e, M_STEP_TOKENS, s->step_rows);
+    metrics_one(e, M_SHARED_STEPS, (double)s->shared_steps);
     METRICS_ROWS(e, M_STEP_COST, "of", {"step", s->step_fixed_us / 1e6},
                  {"token", s->step_row_us / 1e6}, {"context_token", s->step_context_us / 1e6});
     METRICS_ROWS(e, M_TOKEN_COST, "depth", {"4096", price_row(&s->price, 4096)},

@@ -45,7 +45,8 @@ void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Respo
     if (a->etag)
         page_headers(a, r);
     cors_headers(x, r);
-    if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
+    bool drains = !x->conn->local && atomic_load(&x->http->drain);
+    if (a->close || drains || http_health_is_busy(x->worker))
         (void)MHD_add_response_header(r, "Connection", "close");
 }
 

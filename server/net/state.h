@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "common/account.h"
+#include "server/net/bounds.h"
 #include "server/net/conn.h"
 #include "server/net/keeper.h"
 #include "server/net/losses.h"
@@ -20,7 +21,8 @@ struct peers;
 struct tls;
 struct tracer;
 
-#define HTTP_CODES 16u /* status codes counted one by one, see metrics.c */
+#define HTTP_HEALTH_FEW 16u /* where descriptors are scarce */
+#define HTTP_CODES      16u /* status codes counted one by one, see metrics.c */
 
 struct http {
     struct http_params p;
@@ -62,6 +64,18 @@ struct http {
     atomic_bool confined_files, confined_calls, confined_memory;
     atomic_bool loopback; /* the address is one of this machine alone */
 };
+
+/* Connections that its health thread may have at once. */
+static inline uint32_t http_health_places(const struct http *h)
+{
+    return h->p.max_sockets ? HTTP_HEALTH_FEW : BOUND_HEALTH_CONNECTIONS;
+}
+
+/* Whether that thread has so many that none should stay without need. */
+static inline bool http_health_is_busy(const struct worker *w)
+{
+    return w->role == HTTP_HEALTH && atomic_load(&w->load) > http_health_places(w->http) / 2;
+}
 
 enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FAILED, HTTP_STOPPING };
 

@@ -28,11 +28,23 @@
 
 #define EVENTS        64
 #define SCAN_US       250000u /* how often deadlines are looked at */
+#define ROOM          64u     /* places to free where those that wait are still in the kernel */
 #define STOP_ROUNDS   200     /* of 1 ms: what is in progress may end */
 #define SOCKETS_EXTRA 1024u   /* of one daemon beyond the API's limit */
 #define EAGER_ROUNDS  16u     /* that MHD asks for at once though nothing has happened, */
 #define SENDING_MOST  1024u   /* and while an answer is sent, a record of TLS in each; then they */
 #define EAGER_MS      2       /* come after so long */
+
+/* The thread whose listener has connections that wait for others to end, or NULL. */
+static struct worker *somebody_waits(struct http *h)
+{
+    for (uint32_t i = 0; i < h->workers; i++) {
+        if (h->worker[i].role == HTTP_HEALTH && atomic_load(&h->worker[i].started) &&
+            listener_waits(h->worker[i].listener)) /* started: its listener is made */
+            return &h->worker[i];
+    }
+    return NULL;
+}
 
 /* One connection less: a listener may accept another. */
 static void let_in(struct worker *w)
@@ -41,11 +53,9 @@ static void let_in(struct worker *w)
     atomic_fetch_sub(&w->load, 1);
     if (w->role == HTTP_API)
         atomic_fetch_sub(&h->api_conns, 1);
-    for (uint32_t i = 0; i < h->workers; i++) {
-        if (h->worker[i].role == HTTP_HEALTH && atomic_load(&h->worker[i].started) &&
-            listener_waits(h->worker[i].listener)) /* started: its listener is made */
-            worker_wake(&h->worker[i]);
-    }
+    struct worker *waits = somebody_waits(h);
+    if (waits)
+        worker_wake(waits);
 }
 
 static void set_option(int fd, int level, int option, int value)
@@ -116,8 +126,8 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
                            .local = w->role == HTTP_CONTROL,
                            .worker = w,
                            .next = w->conns,
-                           .deadline_us =
-                               ek_now_us() + (uint64_t)(w->http->p.request_timeout_s * 1e6)};
+                           .idle_us = ek_now_us()};
+        c->deadline_us = c->idle_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
         if (c->next)
             c->next->prev = c;
         w->conns = c;
@@ -173,6 +183,58 @@ static void cut_unread(struct worker *w, bool drains, uint64_t now)
     }
 }
 
+/* For how long its place has been of no use: no request is on it, one does not get there, or of the
+ * health thread's an answer is not read. */
+static uint64_t holds_for_nothing(const struct worker *w, const struct conn *c, uint64_t now)
+{
+    const struct exchange *x = c->exchange;
+    uint64_t since = c->idle_us, most_us = BOUND_ARRIVE_S * EK_US_PER_S;
+    char byte;
+    if (c->deadline_us == 0)
+        return 0; /* it is being answered */
+    if (since)
+        most_us = BOUND_IDLE_MS * 1000u;
+    else if (x && !x->replied)
+        since = x->arrival_us;
+    else if (w->role == HTTP_HEALTH)
+        since = c->deadline_us - BOUND_ANSWER_S * EK_US_PER_S;
+    else
+        return 0;
+    if (now < since + most_us || (c->idle_us && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0))
+        return 0;
+    return now - since;
+}
+
+/* How many of its places are wanted by others. */
+static uint32_t places_wanted(const struct worker *w)
+{
+    struct http *h = w->http;
+    uint32_t parked = atomic_load(&h->parked);
+    if (w->role == HTTP_API)
+        return somebody_waits(h) ? (parked ? parked : ROOM) / h->workers + 1 : 0;
+    return http_health_is_busy(w) ? atomic_load(&w->load) - http_health_places(h) / 2 : 0;
+}
+
+/* While connections wait for a place, those that use theirs for nothing give it up; none that has
+ * done so half as long as another one. */
+static void make_room(struct worker *w, uint64_t now)
+{
+    uint32_t most = places_wanted(w);
+    uint64_t longest = 0;
+    for (const struct conn *c = w->conns; c && most > 0; c = c->next) {
+        uint64_t held = holds_for_nothing(w, c, now);
+        longest = held > longest ? held : longest;
+    }
+    for (struct conn *c = w->conns; c && longest > 0 && most > 0; c = c->next) {
+        if (holds_for_nothing(w, c, now) <= longest / 2)
+            continue;
+        c->deadline_us = 0; /* MHD sees the end and closes */
+        (void)shutdown(c->fd, SHUT_RDWR);
+        atomic_fetch_add(&w->http->timeouts, 1);
+        most--;
+    }
+}
+
 static void scan_deadlines(struct worker *w, uint64_t now)
 {
     for (struct conn *c = w->conns; c; c = c->next) {
@@ -186,6 +248,7 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         atomic_fetch_add(&w->http->timeouts, 1);
         (void)shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     }
+    make_room(w, now);
     cut_unread(w, atomic_load(&w->http->drain), now);
     for (struct exchange *x = w->running; x; x = x->next)
         exchange_tick(x, now);

@@ -1,7 +1,8 @@
 /*
  * The files of a tokenizer: reads tokenizer.json, else tekken.json, tiktoken.model, tokenizer.model
- * or vocab.json with merges.txt, and tokenizer_config.json beside it. The *.model are no JSON: into
- * a bundle goes what they amount to, and out of it comes that (toksource.c). Runs once at start.
+ * or vocab.json with merges.txt, and tokenizer_config.json beside it (of old directories with
+ * merges.txt also what was in two other files then). The *.model are no JSON: into a bundle goes
+ * what they amount to, and out of it comes that (toksource.c). Runs once at start.
  */
 #include <errno.h>
 
@@ -109,8 +110,29 @@ static int load_bytes(struct ek_bundle *b, const char *dir, const char *name, fr
     return r;
 }
 
+/* Puts in its place what an old directory says beside it. */
+static int complete_config(struct ek_bundle *b, const char *dir, json_t **config,
+                           struct ek_fault *fault)
+{
+    json_t *map = NULL, *added = NULL, *now = NULL;
+    if (json_object_get(*config, "added_tokens_decoder"))
+        return 0;
+    int r = read_json(b, dir, TOK_MAP, 0, &map, fault);
+    if (r == 0)
+        r = read_json(b, dir, TOK_ADDED, 0, &added, fault);
+    if (r == 0 && (map || added))
+        r = tok_config_of_old(*config, map, added, &now, fault);
+    if (r == 0 && now) {
+        json_decref(*config);
+        *config = now;
+    }
+    json_decref(added);
+    json_decref(map);
+    return r;
+}
+
 /* vocab.json and merges.txt; -ENOENT where one of them is missing. */
-static int load_merges(struct ek_bundle *b, const char *dir, const json_t *config,
+static int load_merges(struct ek_bundle *b, const char *dir, json_t **config,
                        struct tok_source *ret_source, struct ek_fault *fault)
 {
     struct ek_buf path = {0}, merges = {0};
@@ -123,7 +145,9 @@ static int load_merges(struct ek_bundle *b, const char *dir, const json_t *confi
     if (r == 0)
         r = text_file_read(b, path.data, TOK_MERGES, FILE_MOST, &merges, fault);
     if (r == 0)
-        r = tok_from_merges(vocab, merges.data ? merges.data : "", merges.len, config,
+        r = complete_config(b, dir, config, fault);
+    if (r == 0)
+        r = tok_from_merges(vocab, merges.data ? merges.data : "", merges.len, *config,
                             &ret_source->root, fault);
     json_decref(vocab);
     ek_buf_done(&merges);
@@ -133,7 +157,7 @@ static int load_merges(struct ek_bundle *b, const char *dir, const json_t *confi
 
 /* The first of tokenizer.json, tekken.json, tiktoken.model, tokenizer.model, and vocab.json with
  * merges.txt that is there. */
-static int load_source(struct ek_bundle *b, const char *dir, const json_t *config,
+static int load_source(struct ek_bundle *b, const char *dir, json_t **config,
                        struct tok_source *ret_source, struct ek_fault *fault)
 {
     json_t *tekken = NULL;
@@ -144,9 +168,9 @@ static int load_source(struct ek_bundle *b, const char *dir, const json_t *confi
     if (r == 0 && tekken)
         r = tok_from_tekken(tekken, ret_source, fault);
     else if (r == 0)
-        r = load_bytes(b, dir, TOK_TIKTOKEN, tok_from_tiktoken, config, ret_source, fault);
+        r = load_bytes(b, dir, TOK_TIKTOKEN, tok_from_tiktoken, *config, ret_source, fault);
     if (r == -ENOENT)
-        r = load_bytes(b, dir, TOK_SPM, tok_from_spm, config, ret_source, fault);
+        r = load_bytes(b, dir, TOK_SPM, tok_from_spm, *config, ret_source, fault);
     json_decref(tekken);
     if (r == -ENOENT)
         r = load_merges(b, dir, config, ret_source, fault);
@@ -172,7 +196,7 @@ int tokenizer_load_from(struct ek_bundle *b, const char *dir, struct tokenizer *
 
     int r = read_json(b, dir, "tokenizer_config.json", 0, &config, fault);
     if (r == 0)
-        r = load_source(b, dir, config, &source, fault);
+        r = load_source(b, dir, &config, &source, fault);
     if (r == 0 && !source.order && !source.score)
         r = tok_build(source.root, config, ret_tok, fault);
     else if (r == 0)

@@ -2,9 +2,11 @@
  * vocab.json and merges.txt as the tokenizer.json that they amount to: GPT-2's byte-level BPE, in
  * which OPT and others of its time are published. The two say neither how texts are split nor which
  * tokens are special: that is code, so the class in tokenizer_config.json must be one whose code is
- * GPT-2's, and special tokens are those that the file names or lists. Runs once at start.
+ * GPT-2's, and special tokens are those that the file names or lists. Directories of before 2023
+ * list them in added_tokens.json and special_tokens_map.json instead. Runs once at start.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +15,11 @@
 #include "server/text/utf8.h"
 
 #define END_OF_TEXT "<|endoftext|>" /* of GPT-2's class, where the file names none */
+#define ADDITIONAL  "additional_special_tokens"
+
+static const char *const special_keys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                           "pad_token", "cls_token", "mask_token"};
+#define SPECIAL_KEYS (sizeof(special_keys) / sizeof(special_keys[0]))
 
 static int merges_class(const json_t *config, struct ek_fault *fault)
 {
@@ -62,12 +69,11 @@ static int merges_read(const char *text, size_t len, json_t *merges, struct ek_f
     return 0;
 }
 
-/* The text of a token that tokenizer_config.json names, as a string or as an object. */
-static const char *merges_named(const json_t *config, const char *key)
+/* The text of a token as the files write it: a string, or an object with a content. */
+static const char *merges_text(const json_t *token)
 {
-    const json_t *v = json_object_get(config, key);
-    const char *content = json_string_value(json_object_get(v, "content"));
-    return content ? content : json_string_value(v);
+    const char *content = json_string_value(json_object_get(token, "content"));
+    return content ? content : json_string_value(token);
 }
 
 /* Adds a special token that the vocabulary has; `seen` holds those that were added. */
@@ -110,11 +116,14 @@ static int merges_listed(const json_t *config, json_t *seen, json_t *added, stru
 static int merges_specials(const json_t *vocab, const json_t *config, json_t *added,
                            struct ek_fault *fault)
 {
-    static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
+    const json_t *more = json_object_get(config, ADDITIONAL);
     json_t *seen = json_object();
     int r = seen ? merges_listed(config, seen, added, fault) : -ENOMEM;
-    for (size_t i = 0; r == 0 && i < sizeof(keys) / sizeof(keys[0]); i++)
-        r = merges_special(vocab, merges_named(config, keys[i]), seen, added);
+    for (size_t i = 0; r == 0 && i < SPECIAL_KEYS; i++)
+        r = merges_special(vocab, merges_text(json_object_get(config, special_keys[i])), seen,
+                           added);
+    for (size_t i = 0; r == 0 && i < json_array_size(more); i++)
+        r = merges_special(vocab, merges_text(json_array_get(more, i)), seen, added);
     if (r == 0 && json_array_size(added) == 0)
         r = merges_special(vocab, END_OF_TEXT, seen, added);
     json_decref(seen);
@@ -124,7 +133,7 @@ static int merges_specials(const json_t *vocab, const json_t *config, json_t *ad
 /* What is put before a prompt; NULL without memory. */
 static json_t *merges_around(const json_t *vocab, const json_t *config, const json_t *added)
 {
-    const char *bos = merges_named(config, "bos_token");
+    const char *bos = merges_text(json_object_get(config, "bos_token"));
     if (!bos)
         bos = END_OF_TEXT;
     const json_t *id = json_object_get(vocab, bos);
@@ -161,5 +170,64 @@ int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const j
     json_decref(added);
     if (r == 0)
         *ret_root = root;
+    return r;
+}
+
+/* The texts of all special tokens that the files name, as members of an object. */
+static int merges_named(const json_t *config, json_t *names)
+{
+    const json_t *more = json_object_get(config, ADDITIONAL);
+    for (size_t i = 0; i < SPECIAL_KEYS + json_array_size(more); i++) {
+        const char *text = merges_text(i < SPECIAL_KEYS ? json_object_get(config, special_keys[i])
+                                                        : json_array_get(more, i - SPECIAL_KEYS));
+        if (text && json_object_set_new(names, text, json_true()) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* What added_tokens.json lists, as an added_tokens_decoder. */
+static int merges_decoder(const json_t *added, const json_t *names, json_t *decoder,
+                          struct ek_fault *fault)
+{
+    const char *content;
+    const json_t *id;
+    char key[24];
+    json_object_foreach((json_t *)(uintptr_t)added, content, id) /* the macro only reads */
+    {
+        (void)snprintf(key, sizeof(key), "%lld", (long long)json_integer_value(id));
+        if (!json_is_integer(id) || !*content || json_object_get(decoder, key))
+            return ek_fault_set(fault, TOK_ADDED,
+                                TOK_ADDED ": \"%.80s\" must have an id of its own; download the "
+                                          "file again",
+                                content);
+        if (json_object_set_new(decoder, key,
+                                json_pack("{s:s, s:b}", "content", content, "special",
+                                          json_object_get(names, content) != NULL)) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+int tok_config_of_old(const json_t *config, const json_t *map, const json_t *added,
+                      json_t **ret_config, struct ek_fault *fault)
+{
+    json_t *now = json_object(), *names = json_object(), *decoder = json_object();
+    int r = now && names && decoder ? 0 : -ENOMEM;
+    if (r == 0 && ((config && json_object_update(now, (json_t *)(uintptr_t)config) < 0) ||
+                   (map && json_object_update(now, (json_t *)(uintptr_t)map) < 0)))
+        r = -ENOMEM;
+    if (r == 0)
+        r = merges_named(now, names);
+    if (r == 0 && added)
+        r = merges_decoder(added, names, decoder, fault);
+    if (r == 0 && json_object_set(now, "added_tokens_decoder", decoder) < 0)
+        r = -ENOMEM;
+    json_decref(decoder);
+    json_decref(names);
+    if (r < 0)
+        json_decref(now);
+    else
+        *ret_config = now;
     return r;
 }

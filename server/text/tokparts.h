@@ -23,6 +23,8 @@ struct ek_fault;
 #define TOK_TIKTOKEN "tiktoken.model"
 #define TOK_VOCAB    "vocab.json" /* these two together */
 #define TOK_MERGES   "merges.txt"
+#define TOK_ADDED    "added_tokens.json" /* of old directories, with TOK_MAP */
+#define TOK_MAP      "special_tokens_map.json"
 
 /* What the post-processor puts around a prompt. */
 #define TOK_AROUND 16u
@@ -85,6 +87,11 @@ int tok_from_tiktoken(const void *data, size_t len, const json_t *config,
  * too. */
 int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const json_t *config,
                     json_t **ret_root, struct ek_fault *fault);
+/* What tokenizer_config.json would say today, where it lists no added tokens: what the other two
+ * files say is put in, the names of special tokens before its own. Each may be NULL; *ret_config is
+ * the caller's. -EBADMSG with a fault, -ENOMEM. */
+int tok_config_of_old(const json_t *config, const json_t *map, const json_t *added,
+                      json_t **ret_config, struct ek_fault *fault);
 /* Base64 to bytes, appended. -EBADMSG when it is none, -ENOMEM. */
 int tok_base64(const char *s, struct ek_buf *out);
 /* Bytes in base64 as characters of the byte alphabet, in `out`. -EBADMSG, -ENOMEM. */

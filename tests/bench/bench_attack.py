@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """make bench-attack: what bystanders feel while one key attacks. One client asks for a short stream again and again; its time to the first
 token is measured alone and while the attacks of tests/e2e/test_attack.py run from another key, in turns. All on this machine's loopback; the
-attackers are a process of their own that gives way to others (nice), since theirs is another machine. `text` is no attack: the same number
-of sequences as `masks` without a form, which shows what so many cost by themselves.
+attackers are a process of their own that gives way to others (nice), since theirs is another machine. `text` and `prompts` are no attacks:
+`text` is as many sequences as `masks` without a form, which shows what so many cost by themselves, `prompts` are long ones, each another.
 
 `fair` is what equal shares alone make of it: one more tenant of the same weight that always has work takes every second step of what is
 scarce, so that a first token takes up to twice its time alone, unless its own work is the smaller part of a step. Beyond that is a fault.
@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,8 @@ from test_attack import EVIL, GOOD, attack_bodies, chat, post, rules  # noqa: E4
 SECONDS = float(os.environ.get("SECONDS") or 6)
 TURNS = int(os.environ.get("TURNS", "3"))
 AT_ONCE = 8  # attackers
-FAIR = {"text": 2.0, "blocks": 2.0, "masks": 2.0}  # those that compute tokens or read prompts; others are paid for beside the engine
+PROMPT = 1900  # tokens
+FAIR = {"text": 2.0, "prompts": 2.0, "blocks": 2.0, "masks": 2.0}  # those that compute tokens or read prompts; others are paid for beside the engine
 LARGE = 50_000  # bytes
 ONLY = os.environ.get("ONLY", "").split()
 
@@ -98,11 +100,16 @@ def attacked(server, name, sent):
         sent.update(json.loads(p.communicate(timeout=120)[0]))
 
 
+def long_prompt(i):
+    ids = random.Random(i)
+    return json.dumps({"model": "tiny", "prompt": [ids.randrange(3, 400) for _ in range(PROMPT)], "max_tokens": 1})
+
+
 def bodies():
     chats = "/v1/chat/completions"
     text = (lambda i: chat(max_tokens=40, temperature=1.0), chats)
     masks = (lambda i: chat(structured_outputs={"grammar": rules(i)}, max_tokens=40, temperature=1.0), chats)
-    return {"text": text, **attack_bodies(), "masks": masks}
+    return {"text": text, "prompts": (long_prompt, "/v1/completions"), **attack_bodies(), "masks": masks}
 
 
 def in_turns(server, name):

@@ -30,10 +30,10 @@ def port(tmp_path_factory):
     assert process.wait(60) == 0
 
 
-def ask(port, headers):
+def ask(port, headers, **fields):
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    c.request("POST", "/v1/completions", json.dumps({"model": NAME, "prompt": "Hello " * 40, "max_tokens": 8, "ignore_eos": True}),
-              {"Content-Type": "application/json", **headers})
+    body = {"model": NAME, "prompt": "Hello " * 40, "max_tokens": 8, "ignore_eos": True, **fields}
+    c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", **headers})
     answer = c.getresponse()
     assert answer.status == 200, answer.read()
     return json.loads(answer.read())
@@ -67,6 +67,19 @@ def test_endpoint_picker(port):
     assert all(f.type != "unknown" for f in seen.values()), [f.name for f in seen.values() if f.type == "unknown"]
     assert all(s.timestamp is None for f in seen.values() for s in f.samples)
     assert len(body.decode().splitlines()) == len(set(body.decode().splitlines())), "a line twice"
+
+
+def test_answers_of_a_prompt_count_once(port):
+    """As vLLM counts: what is asked of a prompt, and the longest of its answers, once for the prompt; all else for each answer."""
+    def now():
+        samples = {s.name: s.value for f in parse_text(page(port)[1].decode()) for s in f.samples if s.name.endswith(("_count", "_sum"))}
+        return [samples[f"vllm:request_{name}"] for name in ("params_n_count", "params_n_sum", "max_num_generation_tokens_count",
+                                                             "max_num_generation_tokens_sum", "generation_tokens_count", "generation_tokens_sum")]
+
+    before = now()
+    ask(port, {"x-request-id": "exemplar-n"}, prompt=["one " * 60, "two"], n=3, max_tokens=5, temperature=1)
+    wait_for("all are counted", lambda: now()[4] >= before[4] + 6, 60)
+    assert [b - a for a, b in zip(before, now())] == [2, 6, 2, 10, 6, 30]
 
 
 def test_byte_for_byte_as_vllm(port):

@@ -514,6 +514,48 @@ static void test_other_tokenizers(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* GPT-2's files as they were before 2023: lists of tokens that were added. */
+static void test_old_tokenizers(void **state)
+{
+    static const char vocab[] = "{\"a\":99996,\"b\":99997,\"ab\":99998,\"w\":99999}";
+    static const struct {
+        const char *file;
+        struct doubling_shape shape;
+    } made[] = {
+        {"merges.txt", {"#version: 0.2\n", "a b\n", "", ""}},
+        {"added_tokens.json", {"{", "\"w%u\":%u", ",", "}"}},
+        {"special_tokens_map.json", {"{\"additional_special_tokens\":[", "\"w%u\"", ",", "]}"}},
+    };
+    char dir[] = "/tmp/evenkeel-doubling-XXXXXX";
+    int bad = 0;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    size_t len;
+    char *config = read_all(MODEL, "config.json", &len);
+    write_all(dir, "config.json", config, len);
+    free(config);
+    write_all(dir, "vocab.json", vocab, sizeof(vocab) - 1);
+    write_all(dir, "merges.txt", "a b\n", 4);
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
+        struct cost cost[SIZES];
+        for (uint32_t n = 0; n < SIZES; n++) {
+            struct ek_buf b = {0};
+            put_file(&b, "", 0, &made[i].shape, NULL, FIRST << n);
+            write_all(dir, made[i].file, b.data, b.len);
+            ek_buf_done(&b);
+            cost[n] = read_model(dir, FIRST << n);
+            assert_int_equal(cost[n].result, 0);
+        }
+        bad += judge(made[i].file, "of an old directory", cost);
+    }
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+        remove_all(dir, made[i].file);
+    remove_all(dir, "vocab.json");
+    remove_all(dir, "config.json");
+    assert_int_equal(rmdir(dir), 0);
+    assert_int_equal(bad, 0);
+}
+
 /* ---- safetensors ---- */
 
 /* Names of n tensors, a number each, and their bytes; backwards they are sorted anew. */
@@ -631,6 +673,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_members),
         cmocka_unit_test(test_other_tokenizers),
+        cmocka_unit_test(test_old_tokenizers),
         cmocka_unit_test(test_safetensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

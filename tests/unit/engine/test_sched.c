@@ -488,6 +488,60 @@ static void measures_prompts_where_the_budget_binds(void **state)
     close_world(&w);
 }
 
+static struct request *submit_answer(struct world *w, uint32_t answers, uint32_t max_new,
+                                     struct request *first)
+{
+    static const int32_t prompt[] = {5, 6, 7};
+    const struct req_ask ask = {.prompt = prompt,
+                                .prompt_tokens = 3,
+                                .max_new_tokens = max_new,
+                                .answers = answers,
+                                .sampling.top_p = 1};
+    struct request *r = request_new(&ask);
+    assert_non_null(r);
+    if (first)
+        request_follow(r, first);
+    request_ref(r);
+    assert_int_equal(sched_submit(w->s, r, w->now_us), 0);
+    return r;
+}
+
+/* As in vLLM: once for each prompt, when its last answer has ended, by the longest of them; not
+ * where one of them did not end well. */
+static void counts_a_prompt_with_its_answers_once(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.limits.value[LIMIT_RUNNING_SEQS] = 4;
+    struct world w;
+    open_world(&w, &p);
+    struct request *first = submit_answer(&w, 3, 2, NULL);
+    struct request *others[] = {submit_answer(&w, 3, 9, first), submit_answer(&w, 3, 4, first)};
+    request_unref(first); /* those that follow it have it still */
+    while (atomic_load(&others[1]->state) != REQ_DONE)
+        step_once(&w, 0);
+    assert_int_equal(ek_hist_total(&w.s->stats.generation_len), 2);
+    assert_int_equal(ek_hist_total(&w.s->stats.answers), 0);
+    run_out(&w);
+    assert_int_equal(ek_hist_total(&w.s->stats.answers), 1);
+    assert_true(w.s->stats.answers.sum == 3 && w.s->stats.longest_answer.sum == 9);
+    assert_int_equal(ek_hist_total(&w.s->stats.longest_answer), 1);
+
+    struct request *whole = submit_answer(&w, 2, 6, NULL), *cut = submit_answer(&w, 2, 6, whole);
+    step_once(&w, 0);
+    sched_finish(w.s, cut, REQ_FIN_ABORT, 0, w.now_us);
+    run_out(&w);
+    struct request *one = submit(&w, 3, 5, 100);
+    run_out(&w);
+    assert_int_equal(ek_hist_total(&w.s->stats.answers), 2);
+    assert_true(w.s->stats.answers.sum == 4 && w.s->stats.longest_answer.sum == 14);
+    assert_int_equal(ek_hist_total(&w.s->stats.e2e), 5);
+    struct request *const all[] = {others[0], others[1], whole, cut, one};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        request_unref(all[i]);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -509,6 +563,7 @@ int main(void)
         cmocka_unit_test(refuses_what_never_fits),
         cmocka_unit_test(takes_a_failed_step_back),
         cmocka_unit_test(allocates_only_at_start),
+        cmocka_unit_test(counts_a_prompt_with_its_answers_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

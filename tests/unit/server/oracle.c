@@ -33,21 +33,25 @@ static void set_sampling(uint32_t prompt, struct req_ask *ask)
     ask->bad = 5;
 }
 
-/* The outputs alone: one request at a time, whole prompts, nothing shared, nothing short. */
-static int run_alone(struct oracle *o, uint32_t dtype)
+/* The outputs alone, of the long prompts or the others: one request at a time, whole prompts,
+ * nothing shared, nothing short. */
+static int run_alone(struct oracle *o, uint32_t dtype, bool longs)
 {
+    const uint32_t len = longs ? LONG_LEN : MODEL_LEN;
+    const uint32_t first = longs ? PROMPTS : 0, end = longs ? PROMPTS + LONGS : PROMPTS;
     struct oracle_world w;
 
     world_init(&w, o);
     w.dtype = dtype;
+    w.tenants = longs ? 2 : 1;
     w.p = (struct engine_params){.max_seqs = 1,
-                                 .max_batched_tokens = MODEL_LEN,
+                                 .max_batched_tokens = len,
                                  .block_size = 16,
-                                 .blocks = 2 + MODEL_LEN / 16 + 1,
+                                 .blocks = 2 + len / 16 + 1,
                                  .depth = 1};
     plain_limits(&w.p);
     int r = world_start(&w);
-    for (uint32_t i = 0; r == 0 && i < PROMPTS; i++) {
+    for (uint32_t i = first; r == 0 && i < end; i++) {
         struct prompt *p = &o->prompts[i];
         struct alone *a = &p->alone[dtype];
         struct req_ask ask = {.prompt = p->id,
@@ -88,6 +92,12 @@ static void make_prompts(struct oracle *o, uint32_t vocab)
         uint32_t shared = chance(&rng, 700000) ? pick(&rng, 0, p->tokens) : 0;
         for (uint32_t i = 0; i < p->tokens; i++)
             p->id[i] = i < shared ? base[b][i] : (int32_t)pick(&rng, 3, vocab - 1);
+    }
+    for (uint32_t n = PROMPTS; n < PROMPTS + LONGS; n++) {
+        struct prompt *p = &o->prompts[n];
+        p->tokens = pick(&rng, LONG_LEAST, LONG_MOST);
+        for (uint32_t i = 0; i < p->tokens; i++)
+            p->id[i] = (int32_t)pick(&rng, 3, vocab - 1);
     }
 }
 
@@ -140,7 +150,7 @@ int oracle_new(const char *model_dir, uint64_t seed, struct oracle **ret_oracle)
     for (uint32_t d = 0; r == 0 && d < DTYPES; d++)
         r = draw_forms(o, d);
     for (uint32_t d = 0; r == 0 && d < DTYPES; d++)
-        r = run_alone(o, d);
+        r = run_alone(o, d, false);
     *ret_oracle = o;
     return r;
 }
@@ -210,7 +220,27 @@ static void shape(struct oracle_world *w, uint64_t number)
     w->live_most = pick(rng, 8, LIVE_MOST);
     w->faulty.rng = draw(rng);
     w->faulty.fail_ppm = number % 7 == 6 ? pick(rng, 30000, 120000) : 0;
+    w->tenants = 1;
     w->stages = number % 6 == 4 && halves(&w->o->model[w->dtype]->graph) ? 2 : 1;
+}
+
+/* Several tenants, long prompts and steps that have room for them, of which each tenant gets small
+ * ones for the others' sake. */
+static void shape_shared(struct oracle_world *w)
+{
+    uint64_t *rng = &w->rng;
+    uint32_t most = (LONG_LEN + w->p.block_size - 1) / w->p.block_size;
+
+    w->tenants = pick(rng, 2, 4);
+    w->p.max_batched_tokens = w->p.max_seqs + pick(rng, LONG_MOST, 2 * LONG_MOST);
+    w->p.blocks = 1 + most + pick(rng, most, 6 * most);
+    const struct limits kept = w->p.limits;
+    plain_limits(&w->p);
+    w->p.limits.value[LIMIT_WATERMARK] = kept.value[LIMIT_WATERMARK];
+    w->p.limits.start[LIMIT_PREFIX_CACHING] = kept.start[LIMIT_PREFIX_CACHING];
+    w->p.limits.value[LIMIT_PREFIX_CACHING] = kept.value[LIMIT_PREFIX_CACHING];
+    w->p.limits.value[LIMIT_STALLED_SHARE] = kept.value[LIMIT_STALLED_SHARE];
+    w->live_most = LIVE_MOST;
 }
 
 /* A name for messages: what a reader needs to see the world. */
@@ -218,18 +248,19 @@ static void world_name(const struct oracle_world *w, char *buf, size_t size)
 {
     snprintf(buf, size,
              "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u of them for "
-             "prefixes, %u sequences, budget %u, prefix caching %s%s%s)",
+             "prefixes, %u sequences, budget %u, prefix caching %s%s%s, %u tenants)",
              (unsigned long long)w->number, dtype_names[w->dtype], w->p.depth, w->p.block_size,
              w->p.blocks, w->p.host_blocks, w->p.offload_blocks, w->p.max_seqs,
              w->p.max_batched_tokens, w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off",
              w->faulty.fail_ppm ? ", steps that lack memory" : "",
-             w->stages > 1 ? ", two stages" : "");
+             w->stages > 1 ? ", two stages" : "", w->tenants);
 }
 
 static int arrive(struct oracle_world *w)
 {
     uint64_t *rng = &w->rng;
-    uint32_t at = pick(rng, 0, PROMPTS - 1);
+    const bool longs = w->tenants > 1 && chance(rng, 300000);
+    uint32_t at = longs ? pick(rng, PROMPTS, PROMPTS + LONGS - 1) : pick(rng, 0, PROMPTS - 1);
     const struct prompt *p = &w->o->prompts[at];
     struct req_ask ask = {
         .prompt = p->id,
@@ -242,6 +273,8 @@ static int arrive(struct oracle_world *w)
         .cache_salt = chance(rng, 100000) ? pick(rng, 1, 3) : 0,
         .worker = pick(rng, 0, 3),
     };
+    if (w->tenants > 1)
+        ask.tenant.place = pick(rng, 1, w->tenants); /* 0 is without a key */
     set_sampling(at, &ask);
     if (chance(rng, 200000)) {
         ask.stop_ids[ask.stop_count++] = p->alone[w->dtype].out[pick(rng, 0, 11)].id;
@@ -423,6 +456,7 @@ static int check_end(struct oracle_world *w)
     }
     t->worlds++;
     t->steps += st.steps;
+    t->shared_steps += st.shared_steps;
     t->preemptions += st.preemptions;
     t->recomputed_tokens += st.recomputed_tokens;
     t->swapped_in_blocks += st.swapped_in_blocks;
@@ -444,10 +478,18 @@ static int check_end(struct oracle_world *w)
 int oracle_world(struct oracle *o, uint64_t world, uint32_t requests)
 {
     struct oracle_world w;
+    int r = 0;
 
+    for (uint32_t d = 0; r == 0 && d < DTYPES && world >= ORACLE_SHARED && !o->longs_known; d++)
+        r = run_alone(o, d, true);
+    if (r != 0)
+        return r;
+    o->longs_known = o->longs_known || world >= ORACLE_SHARED;
     world_init(&w, o);
     shape(&w, world);
-    int r = world_start(&w);
+    if (world >= ORACLE_SHARED)
+        shape_shared(&w);
+    r = world_start(&w);
     while (r == 0 && (w.submitted < requests || w.live_count > 0)) {
         r = disturb(&w, requests);
         if (r == 0 && w.live_count > 0)

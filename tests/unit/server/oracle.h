@@ -21,12 +21,15 @@
 #define ORACLE_WORLD_REQUESTS 84u /* requests of a world, so that 24 worlds are 2,016 */
 #define ORACLE_WORLDS_LEAST   24u /* of a run: fewer requests are spread over so many */
 
+#define ORACLE_SHARED 1000000u /* worlds from this one on have several tenants and long prompts */
+
 struct oracle;
 
 /* What all worlds together have been through: an oracle that saw no preemption proves nothing. */
 struct oracle_totals {
     uint64_t worlds, requests, compared_tokens, aborted, refused, stopped;
-    uint64_t steps, preemptions, recomputed_tokens, swapped_in_blocks, prefix_hits, evictions;
+    uint64_t steps, shared_steps, preemptions, recomputed_tokens, swapped_in_blocks, prefix_hits,
+        evictions;
     uint64_t offload_in_blocks, pool_resizes, migrated_blocks;
     uint64_t failed_steps, failed_resizes, victims; /* victims: requests that ended for them */
     uint64_t limit_changes, pool_changes, full_pools;

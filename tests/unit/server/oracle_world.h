@@ -20,12 +20,16 @@
 #include "tests/unit/server/oracle.h"
 
 #define PROMPTS     60u
+#define LONGS       6u   /* behind them, for worlds with several tenants */
+#define LONG_LEAST  300u /* tokens */
+#define LONG_MOST   700u
 #define BASES       6u
 #define PROMPT_MOST 128u
 #define OUT_MOST    40u
 #define TOP         2u
 #define LIVE_MOST   48u
 #define MODEL_LEN   (PROMPT_MOST + OUT_MOST)
+#define LONG_LEN    (LONG_MOST + OUT_MOST)
 #define STALL_S     60 /* without any news while requests live: the engine hangs */
 #define DTYPES      3u /* the third: bf16 with an int8 KV cache */
 
@@ -37,7 +41,7 @@ struct alone {
 
 struct prompt {
     uint32_t tokens;
-    int32_t id[PROMPT_MOST];
+    int32_t id[LONG_MOST];
     struct alone alone[DTYPES];
 };
 
@@ -46,7 +50,8 @@ struct oracle {
     const struct ek_backend *backend;
     struct model *model[DTYPES];
     struct ek_forms forms[DTYPES]; /* drawn, as measuring may choose any */
-    struct prompt prompts[PROMPTS];
+    struct prompt prompts[PROMPTS + LONGS];
+    bool longs_known; /* what they give alone */
     struct oracle_totals totals;
     char wrong[512];
 };
@@ -64,7 +69,8 @@ struct oracle_world {
     uint32_t dtype;
     struct engine_params p;
     uint32_t arrive_ppm, abort_ppm, limit_ppm, live_most;
-    uint32_t stages; /* of a pipeline, 1 = none */
+    uint32_t stages;  /* of a pipeline, 1 = none */
+    uint32_t tenants; /* 1 = all requests are of none */
     const struct ek_backend *backend;
     struct ek_device *device;
     struct faulty faulty; /* around the device */
@@ -185,7 +191,7 @@ static inline int world_start(struct oracle_world *w)
     struct ek_fault fault = {0};
 
     w->p.vocab = w->o->model[w->dtype]->graph.vocab;
-    w->p.max_model_len = MODEL_LEN;
+    w->p.max_model_len = w->tenants > 1 ? LONG_LEN : MODEL_LEN;
     if (w->o->model[w->dtype]->graph.state_floats > 0) { /* a snapshot now and then, few of them */
         w->p.states = 2 * w->p.max_seqs;
         w->p.states_every = 16;

@@ -72,12 +72,12 @@ static void file(const char *path, struct ek_buf *out)
     assert_int_equal(fclose(f), 0);
 }
 
-static void check_case(const struct tokenizer *t, const char *name, const json_t *c)
+static void check_case(const struct tokenizer *t, const char *name, bool specials, const json_t *c)
 {
     const json_t *text = json_array_get(c, 0), *ids = json_array_get(c, 1);
     struct token_vec v = {0};
     assert_int_equal(
-        tokenizer_encode(t, json_string_value(text), json_string_length(text), false, 0, &v), 0);
+        tokenizer_encode(t, json_string_value(text), json_string_length(text), specials, 0, &v), 0);
     bool same = v.count == json_array_size(ids);
     for (size_t i = 0; same && i < v.count; i++)
         same = v.at[i] == (int32_t)json_integer_value(json_array_get(ids, i));
@@ -99,7 +99,7 @@ static void test_cases(void **state)
         (void)snprintf(dir, sizeof(dir), FIXTURES "/%s", name);
         for (size_t side = 0; side < SIDES; side++) {
             struct tokenizer *t = sides[side](dir);
-            json_array_foreach(cases, i, c) check_case(t, name, c);
+            json_array_foreach(cases, i, c) check_case(t, name, false, c);
             assert_true(i >= 30);
             tokenizer_free(t);
         }
@@ -107,6 +107,63 @@ static void test_cases(void **state)
     }
     assert_int_equal(groups, 8);
     json_decref(root);
+}
+
+/* A directory as transformers 4.30 saved it, with two files that say which tokens were added; what
+ * 4.57 makes of it (tools/model/make_old_tokenizer.py). */
+static void test_old_directory(void **state)
+{
+    (void)state;
+    json_t *cases = json_load_file(FIXTURES "/merges-added/cases.json", 0, NULL), *c;
+    size_t i;
+    assert_true(json_array_size(cases) >= 60);
+    for (size_t side = 0; side < SIDES; side++) {
+        struct tokenizer *t = sides[side](FIXTURES "/merges-added");
+        json_array_foreach(cases, i, c) check_case(t, "merges-added", true, c);
+        static const char *const special[] = {"</s>", "<pad>", "<|im_start|>", "<|im_end|>",
+                                              "<mask>"};
+        for (i = 0; i < sizeof(special) / sizeof(special[0]); i++)
+            assert_true(tokenizer_is_special(t, tokenizer_find(t, special[i])));
+        assert_false(tokenizer_is_special(t, tokenizer_find(t, "<tool>")));
+        assert_false(tokenizer_is_special(t, tokenizer_find(t, "<unk>")));
+        assert_int_equal(tokenizer_eos(t), tokenizer_find(t, "</s>"));
+        tokenizer_free(t);
+    }
+    json_decref(cases);
+}
+
+static void test_refused_old(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"{\"<x>\": \"4\"}", "{\"<x>\": 4, \"<y>\": 4}", "{\"\": 4}"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ek_fault fault = {.msg = ""};
+        json_t *added = json_loads(bad[i], 0, NULL), *config = NULL;
+        assert_non_null(added);
+        assert_int_equal(tok_config_of_old(NULL, NULL, added, &config, &fault), -EBADMSG);
+        assert_non_null(strstr(fault.msg, "added_tokens.json"));
+        json_decref(added);
+    }
+    json_t *map = json_pack("{s:s, s:[s]}", "bos_token", "<b>", "additional_special_tokens", "<x>");
+    json_t *own = json_pack("{s:s, s:s}", "bos_token", "<a>", "eos_token", "<e>");
+    json_t *added = json_pack("{s:i, s:i}", "<x>", 7, "<y>", 9);
+    for (long n = 1;; n++) {
+        json_t *config = NULL;
+        alloc_fail_at(n);
+        int r = tok_config_of_old(own, map, added, &config, NULL);
+        if (alloc_failed()) {
+            assert_int_equal(r, -ENOMEM);
+            continue;
+        }
+        assert_int_equal(r, 0);
+        assert_string_equal(json_string_value(json_object_get(config, "bos_token")), "<b>");
+        assert_string_equal(json_string_value(json_object_get(config, "eos_token")), "<e>");
+        json_decref(config);
+        break;
+    }
+    json_decref(added);
+    json_decref(own);
+    json_decref(map);
 }
 
 /* What a prompt gets, special tokens in it, and tokens as bytes. */
@@ -573,6 +630,8 @@ int main(void)
         cmocka_unit_test(test_damaged_spm),
         cmocka_unit_test(test_refused_spm),
         cmocka_unit_test(test_refused_tekken),
+        cmocka_unit_test(test_old_directory),
+        cmocka_unit_test(test_refused_old),
         cmocka_unit_test(test_refused_merges),
         cmocka_unit_test(test_added_merges),
         cmocka_unit_test(test_plain_merges),
