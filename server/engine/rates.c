@@ -34,7 +34,7 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
     if (f->copies == 0) {
-        const bool judged = f->shared && r->pace.known;
+        const bool judged = f->shared && r->pace.line.known;
         if (f->shared)
             pace_shared_landed(&r->pace, f->rows, f->context, r->landed_took_us);
         if (!judged)

@@ -395,8 +395,7 @@ static void set_knee(struct sim *s)
     if (s->knee == 0 && !s->shares)
         return;
     s->sched->rates.pace =
-        (struct pace){.known = true,
-                      .row_us = 1,
+        (struct pace){.line = {.known = true, .row_us = 1},
                       .knee = s->knee,
                       .planned = 1,
                       .shared_least = s->shares ? PACE_SHARED_LEAST : PACE_LEAST};
