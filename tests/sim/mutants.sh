@@ -208,7 +208,7 @@ newcomer.c@PACE_LOSS < l->fixed_us@PACE_LOSS < 0
 newcomer.c@!e->admitted && @
 newcomer.c@(waits && its != head)@false
 newcomer.c@s->entries.priority_policy ||@false ||
-newcomer.c@beside + e->known <= p->budget@e->known <= p->budget
+newcomer.c@beside + e->known <= p->budget@e->known <= p->budget@test_newcomer
 newcomer.c@i != tenant && @@test_newcomer
 newcomer.c@e->tenant == tenant || want == 0@want == 0@test_newcomer
 plan.c@if (!sched_takes_part(p, e))@if (false)

@@ -117,12 +117,14 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
                                  .read = (double)(seed % 5)};
     if (seed % 3 == 0) /* some rows beside answers are free */
         s->knee = PACE_SPARE + (uint32_t)(seed % 61);
-    if (seed % 7 == 2)
-        s->own_fixed = 1 + (uint32_t)(seed % 5);
+    if (seed % 3 == 2) /* in rows */
+        s->own_fixed = 1 + (uint32_t)(seed % 4);
     s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
     draw_tenants(s);
+    if (s->own_fixed != 0 && s->tenants == 1)
+        s->tenants = TENANTS;
     s->lose_ppm = chance(s, 250000) ? pick(s, 500, 30000) : 0;
     if (seed % 4 == 3)
         draw_states(s);
@@ -429,7 +431,7 @@ static void set_small(struct sim *s)
     struct line *l = &s->sched->rates.small;
 
     if (s->own_fixed != 0)
-        *l = (struct line){.known = true, .row_us = 1, .fixed_us = s->own_fixed};
+        *l = (struct line){.known = true, .row_us = 50, .fixed_us = 50 * s->own_fixed};
     s->small = *l;
     s->own_before_us = s->sched->share.own_us;
 }
