@@ -152,8 +152,8 @@ static void read_slow(struct answer *a, uint32_t n, struct waits *w)
 /* Of the few's answers in a text of schedsim_params.answers. */
 static void read_waits(const char *text, struct waits *ret_waits)
 {
-    struct answer a[FEW];
-    double first[FEW], last[FEW];
+    struct answer a[FEW] = {0};
+    double first[FEW] = {0}, last[FEW] = {0};
     uint32_t n = 0;
 
     while (text && *text && n < FEW) {
