@@ -31,6 +31,7 @@ struct live {
     struct request *req;
     uint32_t seen, index;
     double arrived_us, first_us, last_us;
+    double taken_us, begun_us; /* by the scheduler; the first step with a row of it, 0 = none yet */
 };
 
 struct schedsim {
@@ -263,7 +264,8 @@ static int submit(struct schedsim *r, uint32_t i)
         request_unref(q);
         return code;
     }
-    r->live[r->live_count++] = (struct live){.req = q, .index = i, .arrived_us = r->arrival_us[i]};
+    r->live[r->live_count++] =
+        (struct live){.req = q, .index = i, .arrived_us = r->arrival_us[i], .taken_us = r->now_us};
     r->out->requests++;
     r->open += r->t->request[i].tenant == 2;
     r->out->prompt_tokens += prompt;
@@ -279,7 +281,8 @@ static void write_answer(const struct schedsim *r, const struct live *l)
     (void)fprintf(f, "%.3f %.3f", (l->first_us - l->arrived_us) / 1e3,
                   (l->last_us - l->arrived_us) / 1e3);
     if (r->p->by_tenant)
-        (void)fprintf(f, " %u", r->t->request[l->index].tenant);
+        (void)fprintf(f, " %u %.3f %.3f", r->t->request[l->index].tenant,
+                      (l->taken_us - l->arrived_us) / 1e3, (l->begun_us - l->arrived_us) / 1e3);
     (void)fputc('\n', f);
 }
 
@@ -356,6 +359,14 @@ static int end_step(struct schedsim *r, uint32_t at)
     return 0;
 }
 
+/* A step that begins then is the first one with rows of some. */
+static void note_begun(const struct schedsim *r, double begin_us)
+{
+    for (uint32_t i = 0; i < r->live_count; i++)
+        if (r->live[i].begun_us <= 0 && r->live[i].req->first_scheduled_us != 0)
+            r->live[i].begun_us = begin_us;
+}
+
 static int start_steps(struct schedsim *r)
 {
     while (r->s->flights.count < r->ep.depth && sched_plan_after(r->s) <= (uint64_t)r->now_us + 1) {
@@ -371,6 +382,7 @@ static int start_steps(struct schedsim *r)
         if (code != 0)
             return code;
         double begin = r->free_us > r->now_us ? r->free_us : r->now_us;
+        note_begun(r, begin);
         r->free_us = begin + cost_us(r, r->steps[at]);
         r->end_us[at] = r->free_us;
         r->entries += r->steps[at]->entries;

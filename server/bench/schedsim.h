@@ -57,7 +57,8 @@ struct schedsim_params {
     uint32_t vocab;       /* the form's; 0: many */
     bool tenants;         /* the scheduler tells the trace's tenants apart */
     uint32_t open_most;   /* requests of tenant 2 at once, the next comes when one ends; 0 = any */
-    bool by_tenant;       /* a line of `answers` ends with whose it is */
+    bool by_tenant; /* a line of `answers` ends with whose it is, and milliseconds until it was
+                     * taken, when the step ended that ran, and until its first step began */
     uint64_t seed;
     double lasts_s; /* ends then, whatever still runs; 0: when all is answered */
     const struct schedsim_checker *checker; /* NULL: results are made up */

@@ -334,10 +334,11 @@ static uint32_t first_preempted(const struct entries *e)
     return i;
 }
 
-/* Admits the one whose turn it is. False when it cannot be. */
+/* Admits the one whose turn it is. False when it cannot be, or no other one is to be. */
 static bool admit_one(struct sched *s, struct plan *p)
 {
-    uint32_t entry = sched_head(s);
+    bool own = p->only != SCHED_NONE;
+    uint32_t entry = own ? s->tenants.at[p->only].queue.head : sched_head(s);
 
     s->admission.held = HELD_NONE;
     if (entry == SCHED_NONE)
@@ -367,7 +368,8 @@ static bool admit_one(struct sched *s, struct plan *p)
         snapshot_begin(s, e, f.tokens, f.chain);
     sched_share_admitted(s, p, e);
     entries_run(&s->entries, entry);
-    return true;
+    p->own = own;
+    return !own; /* a step for one */
 }
 
 void sched_admit(struct sched *s, struct plan *p)

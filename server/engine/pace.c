@@ -1,28 +1,19 @@
 /*
- * The budget of a step from what steps cost, see pace.h: least squares over the steps of late, with
- * rows and context as regressors. plan.c asks for each step, results.c reports each one that has
- * landed.
+ * The budget of a step from what steps cost, see pace.h, by a line through the times of the steps
+ * of late (line.h). plan.c asks for each step, results.c reports each one that has landed.
  *
  * Steps of few rows are another kind: they take as long as the weights take to be read, however few
- * they are, so they tell nothing of larger ones and are left out. Rows and context have to vary or
- * nothing can be told apart: what prompts leave empty varies the rows by itself, and every
- * PACE_EXPLORE-th step is made larger or smaller on purpose. Of context that hardly varies the cost
- * counts as fixed, and so does what one standard deviation leaves open: both err towards large
- * steps.
+ * they are, so they tell nothing of larger ones and are left out. Rows have to vary: what prompts
+ * leave empty varies them by itself, and every PACE_EXPLORE-th step is made larger or smaller on
+ * purpose. What the line leaves open errs towards large steps.
  */
 #include "server/engine/pace.h"
 
 #include <math.h>
 
-#define ROWS_LEAST    192u  /* steps with less are not learned from */
-#define FORGET        0.998 /* a step leaves so much of what is known: it is of the last 500 */
-#define STEPS_LEAST   64.0  /* in the sums, before anything is chosen */
-#define SPREAD_LEAST  0.1   /* of rows, as a share of their mean, before anything is told */
-#define OUTLIER       2.0   /* times what was expected */
 #define PACE_EXPLORE  32u
 #define CHOOSE_EVERY  32u
 #define LOSS_TO_RAISE 0.03 /* more than PACE_LOSS, so that the choice does not go to and fro */
-#define RIDGE         1e-3 /* of the context's square, added to its spread */
 #define KNEE_WEIGHT   0.05 /* of a new step in the knee, and in what was paid below it */
 #define KNEE_PART     4    /* a part of the knee is free, or prompts would be read too slowly */
 #define PAID_MOST     0.5  /* of their price: beyond it rows below the knee are not free */
@@ -40,44 +31,10 @@ void pace_init(struct pace *p)
     *p = (struct pace){0};
 }
 
-/* False when the steps do not tell. */
-static bool pace_fit(struct pace *p)
-{
-    double sxx = p->xx - p->x * p->x / p->n, sxc = p->xc - p->x * p->c / p->n;
-    double scc = p->cc - p->c * p->c / p->n + RIDGE * p->cc;
-    double sxt = p->xt - p->x * p->t / p->n, sct = p->ct - p->c * p->t / p->n;
-    double mean = p->x / p->n;
-
-    if (p->n < STEPS_LEAST || sxx / p->n < SPREAD_LEAST * SPREAD_LEAST * mean * mean)
-        return false;
-    double det = sxx * scc - sxc * sxc, row = sxt / sxx, context = 0;
-    if (scc > 0 && det > 1e-9 * sxx * scc) {
-        context = (sct * sxx - sxt * sxc) / det;
-        row = (sxt * scc - sct * sxc) / det;
-    }
-    if (context < 0) {
-        context = 0;
-        row = sxt / sxx;
-    }
-    double fixed = (p->t - row * p->x - context * p->c) / p->n;
-    double rest = fmax(0, p->tt - p->t * p->t / p->n - row * sxt - context * sct);
-    double error = sqrt(rest / p->n / sxx); /* of the time of a row, one standard deviation */
-    if (!(row > error)) {
-        p->budget = 0; /* it takes what it takes, however many rows: the largest is the best */
-        return false;
-    }
-    p->row_us = row - error;
-    p->context_us = context;
-    p->fixed_us = fmax(fixed, 0) + error * mean;
-    p->doubt_us = error;
-    p->doubt_rows = mean;
-    return true;
-}
-
 /* Rows of prompts a microsecond in steps of so many. */
 static double speed(const struct pace *p, uint32_t rows)
 {
-    return rows / (p->fixed_us + p->row_us * rows);
+    return rows / (p->line.fixed_us + p->line.row_us * rows);
 }
 
 /* 512, 768, 1024, 1536, ... */
@@ -98,9 +55,12 @@ static uint32_t smallest(const struct pace *p, uint32_t most, double loss)
 
 static void pace_choose(struct pace *p, uint32_t most)
 {
+    bool flat;
+
     p->landed = 0;
-    p->known = pace_fit(p);
-    if (!p->known || most <= PACE_LEAST)
+    if (!line_fit(&p->line, &flat) && flat)
+        p->budget = 0; /* the largest is the best */
+    if (!p->line.known || most <= PACE_LEAST)
         return;
     uint32_t down = smallest(p, most, PACE_LOSS), up = smallest(p, most, LOSS_TO_RAISE);
     uint32_t now = p->budget ? p->budget : most;
@@ -110,32 +70,19 @@ static void pace_choose(struct pace *p, uint32_t most)
         p->budget = up;
 }
 
-/* The longest that is believed of such a step: beyond it other processes had the machine. */
-static double pace_longest(const struct pace *p, double rows, double context)
-{
-    if (p->known)
-        return OUTLIER * (p->fixed_us + p->row_us * rows + p->context_us * context);
-    return p->n < 4 ? (double)INFINITY : OUTLIER * fmax(p->t / p->n, p->t / p->x * rows);
-}
-
 void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us)
 {
-    double x = rows, c = (double)context, t = fmin((double)took_us, pace_longest(p, x, c));
-
-    if (rows < ROWS_LEAST || took_us == 0)
+    if (rows < PACE_ROWS_LEAST || took_us == 0)
         return;
     p->landed++;
-    double *const sums[] = {&p->n,  &p->x,  &p->c,  &p->t,  &p->xx,
-                            &p->xc, &p->cc, &p->xt, &p->ct, &p->tt};
-    const double add[] = {1, x, c, t, x * x, x * c, c * c, x * t, c * t, t * t};
-    for (uint32_t i = 0; i < sizeof(add) / sizeof(add[0]); i++)
-        *sums[i] = FORGET * *sums[i] + add[i];
+    line_landed(&p->line, rows, (double)context, (double)took_us);
 }
 
 /* Rows that a step with this context has on the line of large ones when it takes so long. */
 static double rows_in(const struct pace *p, uint64_t context, uint64_t took_us)
 {
-    return ((double)took_us - p->fixed_us - p->context_us * (double)context) / p->row_us;
+    return ((double)took_us - p->line.fixed_us - p->line.context_us * (double)context) /
+           p->line.row_us;
 }
 
 static void pace_mix(double *mean, double value)
@@ -145,12 +92,12 @@ static void pace_mix(double *mean, double value)
 
 void pace_answered(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us)
 {
-    if (!p->known || took_us == 0)
+    if (!p->line.known || took_us == 0)
         return;
     double knee = fmax(rows_in(p, context, took_us), rows);
 
     if (p->knee > 0)
-        pace_mix(&p->knee, fmin(knee, OUTLIER * p->knee));
+        pace_mix(&p->knee, fmin(knee, LINE_OUTLIER * p->knee));
     else
         p->knee = knee;
     p->paid *= PAID_FORGET;
@@ -158,11 +105,11 @@ void pace_answered(struct pace *p, uint32_t rows, uint64_t context, uint64_t too
 
 void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t took_us)
 {
-    if (!p->known || took_us == 0 || prompts < PACE_SPARE / 2)
+    if (!p->line.known || took_us == 0 || prompts < PACE_SPARE / 2)
         return; /* of few rows, noise would look like their price */
     double more = rows_in(p, context, took_us) - p->knee;
 
-    pace_mix(&p->paid, fmax(-1, fmin(more / prompts, OUTLIER)));
+    pace_mix(&p->paid, fmax(-1, fmin(more / prompts, LINE_OUTLIER)));
 }
 
 static uint32_t beside(uint32_t rows, uint32_t most, uint32_t decodes)
@@ -197,11 +144,11 @@ uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes)
 {
     double free = p->knee - decodes;
 
-    if (!p->known || decodes == 0 || p->planned % PACE_EXPLORE == 0 || p->paid > PAID_MOST ||
+    if (!p->line.known || decodes == 0 || p->planned % PACE_EXPLORE == 0 || p->paid > PAID_MOST ||
         free < PACE_SPARE || free < p->knee / KNEE_PART)
         return 0;
     double fast = speed(p, pace_within(p, most));
-    if (free * KNEE_PART < fast * (p->fixed_us + p->row_us * p->knee))
+    if (free * KNEE_PART < fast * (p->line.fixed_us + p->line.row_us * p->knee))
         return 0; /* it is the fixed part that large steps save */
     return p->knee < most ? (uint32_t)p->knee : most;
 }
@@ -209,7 +156,8 @@ uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes)
 /* Of a step without context, without the doubt: whether it is so is looked at. */
 static double pace_likely_us(const struct pace *p, double rows)
 {
-    return p->fixed_us + p->row_us * rows + p->doubt_us * (rows - p->doubt_rows);
+    return p->line.fixed_us + p->line.row_us * rows +
+           p->line.doubt_us * (rows - p->line.doubt_rows);
 }
 
 uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes)
@@ -219,26 +167,27 @@ uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes)
     if (p->shared_least == 0 || (p->shared_least == PACE_LEAST && ++p->shared_landed >= 0))
         p->shared_least = PACE_LEAST / 2;
     uint32_t rows = p->shared_least;
-    if (!p->known && p->shared_tried >= SHARED_TRIED)
+    if (!p->line.known && p->shared_tried >= SHARED_TRIED)
         return 0;
-    if (!p->known)
+    if (!p->line.known)
         rows = PACE_LEAST >> (p->shared_tried & 1);
     double dearest_us = pace_likely_us(p, most) / most / (1 - PACE_LOSS); /* of a row */
-    while (p->known && rows < PACE_LEAST &&
+    while (p->line.known && rows < PACE_LEAST &&
            (rows < decodes || pace_likely_us(p, rows) > dearest_us * rows))
         rows = next_budget(rows);
-    return (rows < PACE_LEAST || !p->known) && rows < most ? beside(rows, most, decodes) : 0;
+    return (rows < PACE_LEAST || !p->line.known) && rows < most ? beside(rows, most, decodes) : 0;
 }
 
 void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us)
 {
-    double line = pace_likely_us(p, rows) + p->context_us * (double)context;
+    double line = pace_likely_us(p, rows) + p->line.context_us * (double)context;
 
-    if (!p->known)
-        p->shared_tried += rows >= ROWS_LEAST;
-    if (!p->known || took_us == 0 || !(line > 0) || rows < SHARED_FULL * p->shared_least)
+    if (!p->line.known)
+        p->shared_tried += rows >= PACE_ROWS_LEAST;
+    if (!p->line.known || took_us == 0 || !(line > 0) || rows < SHARED_FULL * p->shared_least)
         return;
-    p->shared_over += SHARED_WEIGHT * (fmin((double)took_us / line, OUTLIER) - 1 - p->shared_over);
+    p->shared_over +=
+        SHARED_WEIGHT * (fmin((double)took_us / line, LINE_OUTLIER) - 1 - p->shared_over);
     if (p->shared_landed < SHARED_STEPS && ++p->shared_landed < SHARED_STEPS)
         return;
     if (p->shared_over > SHARED_SLOW) {

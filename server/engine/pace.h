@@ -31,20 +31,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/engine/line.h"
+
+#define PACE_ROWS_LEAST   192u /* steps with less are not learned from */
 #define PACE_LEAST        512u /* rows of prompts: with one tenant less is the operator's alone */
 #define PACE_SHARED_LEAST 64u  /* with several */
 #define PACE_LOSS         0.02 /* of the speed of prompts */
 #define PACE_SPARE        32u  /* rows below the knee: fewer are not worth a step of their own */
 
 struct pace {
-    /* Sums over steps, older ones count less: of rows, context, time in us, and their products. */
-    double n, x, c, t, xx, xc, cc, xt, ct, tt;
-    uint32_t landed, planned;            /* steps since the choice, and ever, round */
-    uint32_t budget;                     /* the choice, 0 = none yet: all that the limit allows */
-    bool known;                          /* the figures are: */
-    double fixed_us, row_us, context_us; /* of a step, of each row, of each token of context */
-    double doubt_us, doubt_rows; /* how much less row_us was set for safety; fixed_us is that higher
-                                  * by so many rows */
+    struct line line;         /* of steps with PACE_ROWS_LEAST and more */
+    uint32_t landed, planned; /* steps since the choice, and ever, round */
+    uint32_t budget;          /* the choice, 0 = none yet: all that the limit allows */
     double knee; /* rows that a step has in the time of one of answers alone; 0 = not known */
     double paid; /* for rows below it all the same, as a share of their price in large steps */
     uint32_t shared_least; /* rows of steps that several tenants share; 0 = none was planned yet */

@@ -45,9 +45,20 @@ struct tenants_load {
     uint64_t rng;
 };
 
-/* Mean and 99th percentile, milliseconds to the first token and to the last. */
+/* Milliseconds from when it came to the end of the step that ran, to the begin of its own, and to
+ * its tokens. */
+struct answer {
+    double taken, begun, first, last;
+};
+
+/* Mean and 99th percentile, milliseconds to the first token and to the last; and what the slowest
+ * twentieth of the first ones is made of, in the mean: the end of the step that ran, steps planned
+ * before it came, and its own. */
 struct waits {
     double first, first_p99, last, last_p99;
+    struct {
+        double running, planned, own;
+    } slow;
 };
 
 static uint64_t draw(uint64_t *rng)
@@ -119,21 +130,46 @@ static void spread(double *ms, uint32_t n, double *ret_mean, double *ret_p99)
     *ret_p99 = n > 0 ? ms[n * 99 / 100] : 0;
 }
 
+static int by_first(const void *a, const void *b)
+{
+    const struct answer *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Changes the order of the answers. */
+static void read_slow(struct answer *a, uint32_t n, struct waits *w)
+{
+    uint32_t from = n - n / 20;
+
+    qsort(a, n, sizeof(*a), by_first);
+    for (uint32_t i = from; i < n; i++) {
+        w->slow.running += a[i].taken / (n - from);
+        w->slow.planned += (a[i].begun - a[i].taken) / (n - from);
+        w->slow.own += (a[i].first - a[i].begun) / (n - from);
+    }
+}
+
 /* Of the few's answers in a text of schedsim_params.answers. */
 static void read_waits(const char *text, struct waits *ret_waits)
 {
-    double first[FEW], last[FEW];
+    struct answer a[FEW] = {0};
+    double first[FEW] = {0}, last[FEW] = {0};
     uint32_t n = 0;
 
     while (text && *text && n < FEW) {
         char *end;
-        first[n] = strtod(text, &end);
-        last[n] = strtod(end, &end);
-        n += strtoul(end, &end, 10) == 1;
+        first[n] = a[n].first = strtod(text, &end);
+        last[n] = a[n].last = strtod(end, &end);
+        bool few = strtoul(end, &end, 10) == 1;
+        a[n].taken = strtod(end, &end);
+        a[n].begun = strtod(end, &end);
+        n += few;
         text = end + 1;
     }
+    *ret_waits = (struct waits){0};
     spread(first, n, &ret_waits->first, &ret_waits->first_p99);
     spread(last, n, &ret_waits->last, &ret_waits->last_p99);
+    read_slow(a, n, ret_waits);
 }
 
 /* A trace with those parameters: what the few wait, and the rate of all (may be NULL). */
@@ -201,7 +237,7 @@ static void cell(struct report *rep, const char *what, double value, const char 
 #define SMALL_AT_ONCE 8u
 
 /* Times to the first token with so many sequences of another tenant beside them. */
-static int play_small(uint32_t depth, uint32_t beside, struct waits *ret_waits)
+static int play_small(uint32_t depth, uint32_t beside, struct waits *ret_waits, double *ret_rate)
 {
     const struct schedsim_cost cost = {
         .base_us = SMALL_BASE_US, .row_us = SMALL_ROW_US, .copy_us = 1};
@@ -234,7 +270,7 @@ static int play_small(uint32_t depth, uint32_t beside, struct waits *ret_waits)
                              .prompt = SMALL_PROMPT,
                              .output = SMALL_FEW,
                              .tenant = 1};
-    int r = t.request ? play_trace(&t, &p, ret_waits, NULL) : -ENOMEM;
+    int r = t.request ? play_trace(&t, &p, ret_waits, ret_rate) : -ENOMEM;
     free(t.request);
     return r;
 }
@@ -245,9 +281,10 @@ static int measure_small(struct report *rep)
 
     for (uint32_t depth = 1; depth <= 2; depth++) {
         struct waits alone, beside;
-        int r = play_small(depth, 0, &alone);
+        double rate = 0;
+        int r = play_small(depth, 0, &alone, &rate);
         if (r == 0)
-            r = play_small(depth, SMALL_AT_ONCE, &beside);
+            r = play_small(depth, SMALL_AT_ONCE, &beside, &rate);
         if (r != 0)
             return r;
         (void)snprintf(name, sizeof(name), "small.depth_%u.first_p99", depth);
@@ -255,6 +292,10 @@ static int measure_small(struct report *rep)
         printf("short ones beside %u sequences, %u steps in flight, ms to the first token: alone "
                "%.2f (p99 %.2f), beside %.2f (%.2f)\n",
                SMALL_AT_ONCE, depth, alone.first, alone.first_p99, beside.first, beside.first_p99);
+        printf(
+            "  the slowest twentieth: the running step %.2f, planned ones %.2f, its own %.2f; all "
+            "make %.0f tokens a second\n",
+            beside.slow.running, beside.slow.planned, beside.slow.own, rate);
     }
     return 0;
 }

@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "tests/share.h"
 #include "tests/sim/sim_cost.h"
+#include "tests/sim/sim_wait.h"
 
 /* Whether the next step fails: the more likely, the more is under way to the host tier and back. */
 static bool fails_now(struct sim *s)
@@ -116,13 +117,20 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
                                  .read = (double)(seed % 5)};
     if (seed % 3 == 0) /* some rows beside answers are free */
         s->knee = PACE_SPARE + (uint32_t)(seed % 61);
+    if (seed % 3 == 2) /* in rows */
+        s->own_fixed = 1 + (uint32_t)(seed % 4);
     s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
     draw_tenants(s);
+    if (s->own_fixed != 0 && s->tenants == 1)
+        s->tenants = TENANTS;
     s->lose_ppm = chance(s, 250000) ? pick(s, 500, 30000) : 0;
     if (seed % 4 == 3)
         draw_states(s);
+    s->quiet = seed % 5 == 2;
+    if (s->quiet)
+        s->limit_ppm = s->fail_ppm = s->lose_ppm = 0;
     s->p.limits = s->limits;
     for (uint32_t b = 0; b < BASES; b++)
         for (uint32_t i = 0; i < PROMPT_MOST; i++)
@@ -220,7 +228,7 @@ static void arrive(struct sim *s)
     };
     if (ask.cache_salt > SALTS) /* of a client of one of three keys */
         ask.cache_owner = 1 + ask.cache_salt % 3;
-    if (s->form.grammar && chance(s, 500000)) {
+    if (s->form.grammar && !s->quiet && chance(s, 500000)) {
         ask.grammar = s->form.grammar;
         ask.grammar_jump_forward = ask.grammar_append = true;
         ask.grammar_finish = chance(s, 500000);
@@ -375,7 +383,7 @@ static void put_off_some(struct sim *s)
     struct flight *f = &c->flights.at[flights_newest(&c->flights)];
 
     charge_some(s, f);
-    for (uint32_t i = 0; i < f->seqs && s->p.states == 0; i++)
+    for (uint32_t i = 0; i < f->seqs && s->p.states == 0 && !s->quiet; i++)
         if (f->seq[i].sample && c->entries.at[f->seq[i].entry].number == f->seq[i].number &&
             chance(s, 50000)) {
             sched_put_off(c, &f->seq[i]);
@@ -395,8 +403,7 @@ static void set_knee(struct sim *s)
     if (s->knee == 0 && !s->shares)
         return;
     s->sched->rates.pace =
-        (struct pace){.known = true,
-                      .row_us = 1,
+        (struct pace){.line = {.known = true, .row_us = 1},
                       .knee = s->knee,
                       .planned = 1,
                       .shared_least = s->shares ? PACE_SHARED_LEAST : PACE_LEAST};
@@ -416,6 +423,17 @@ static void set_knee(struct sim *s)
     s->spread = held != HELD_NONE && held != HELD_TOKENS && held != HELD_COPIES && running > 0 &&
                 running + PACE_SPARE <= s->knee && 4 * running <= 3 * s->knee &&
                 s->knee < s->limits.value[LIMIT_BATCHED_TOKENS];
+}
+
+/* What is known of small steps when the next one is planned. */
+static void set_small(struct sim *s)
+{
+    struct line *l = &s->sched->rates.small;
+
+    if (s->own_fixed != 0)
+        *l = (struct line){.known = true, .row_us = 50, .fixed_us = 50 * s->own_fixed};
+    s->small = *l;
+    s->own_before_us = s->sched->share.own_us;
 }
 
 static void start_steps(struct sim *s)
@@ -438,8 +456,11 @@ static void start_steps(struct sim *s)
         if (s->dear.deeper > 0)
             s->sched->rates.prices.now = s->dear;
         set_knee(s);
+        set_small(s);
+        look_at_head(s);
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_waits(s);
+        check_head(s, rows, before);
         check_marks(s, before);
         if (suspects) /* who runs alone is nobody's turn */
             memset(s->pair, 0, sizeof(s->pair));
@@ -455,6 +476,7 @@ static void start_steps(struct sim *s)
             return;
         check_plan(s, step, rows);
         check_masks(s);
+        check_own(s, before);
         if (step->seqs > 0)
             (s->dear.deeper > 0 ? check_share_cost : check_share)(s, rows, before);
         if (fails_now(s))
@@ -635,7 +657,7 @@ int main(int argc, char **argv)
     unsigned long steps = number(argc > 2 ? argv[2] : NULL, 1500);
     unsigned long first = number(argc > 3 ? argv[3] : NULL, 1);
     uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, offloads = 0;
-    uint64_t resizes = 0, migrated = 0, forced = 0, lost = 0;
+    uint64_t resizes = 0, migrated = 0, forced = 0, lost = 0, large = 0;
     uint64_t begun = ek_now_us();
 
     for (unsigned long seed = share_next(first); seed < first + seeds;
@@ -658,18 +680,19 @@ int main(int argc, char **argv)
             migrated += s.sched->stats.migrated_blocks;
             forced += s.sched->stats.jump_forward_tokens;
             lost += s.lost;
+            large += s.waited_large;
             sim_close(&s);
         }
     }
     double took = (double)(ek_now_us() - begun) / 1e6;
-    printf(
-        "%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
-        "%llu blocks swapped in, %llu prefix blocks brought back, %llu resizes "
-        "of the device's pool, %llu blocks migrated, %llu tokens appended, %llu devices lost: all "
-        "right; %.0f steps a second\n",
-        seeds, (unsigned long long)done, (unsigned long long)requests,
-        (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
-        (unsigned long long)offloads, (unsigned long long)resizes, (unsigned long long)migrated,
-        (unsigned long long)forced, (unsigned long long)lost, (double)done / took);
+    printf("%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
+           "%llu blocks swapped in, %llu prefix blocks brought back, %llu resizes "
+           "of the device's pool, %llu blocks migrated, %llu tokens appended, %llu devices lost, "
+           "%llu waited with more than their tenant's part: all right; %.0f steps a second\n",
+           seeds, (unsigned long long)done, (unsigned long long)requests,
+           (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
+           (unsigned long long)offloads, (unsigned long long)resizes, (unsigned long long)migrated,
+           (unsigned long long)forced, (unsigned long long)lost, (unsigned long long)large,
+           (double)done / took);
     return 0;
 }

@@ -96,7 +96,7 @@ static uint32_t play_shared(struct pace *p, const struct pace_device *d, uint32_
         rows = shared ? few : usual;
         uint32_t had = shared && i % 3 != 0 ? rows - rows / 6 : rows; /* prompts end in most */
         double us = time_of(d, had, 4000) * (1 + 0.1 * (2 * chance() - 1));
-        const bool judged = shared && p->known;
+        const bool judged = shared && p->line.known;
         if (shared)
             pace_shared_landed(p, had, 4000, (uint64_t)us);
         if (!judged)
@@ -170,7 +170,7 @@ static void test_nothing_is_chosen_of_too_little(void **state)
         pace_landed(&p, 64, 100000, 8000);
     }
     assert_int_equal(pace_budget(&p, 2048, 0), 2048);
-    assert_false(p.known);
+    assert_false(p.line.known);
     uint32_t few = 0;
     for (uint32_t i = 0; i < 1000; i++) { /* it does not go on trying */
         uint32_t rows = pace_shared(&p, 2048, 0);
@@ -275,7 +275,7 @@ static void test_what_is_free_beside_answers(void **state)
 static void test_spare_rows_are_bounded(void **state)
 {
     (void)state;
-    struct pace p = {.known = true, .row_us = 80, .knee = 100, .planned = 1};
+    struct pace p = {.line = {.known = true, .row_us = 80}, .knee = 100, .planned = 1};
 
     assert_int_equal(pace_spare(&p, 2048, 34), 100);
     assert_int_equal(pace_spare(&p, 64, 20), 64);
@@ -289,10 +289,10 @@ static void test_spare_rows_are_bounded(void **state)
     assert_int_equal(pace_spare(&p, 2048, 34), 0); /* it is time to learn */
     p.planned++;
     assert_int_equal(pace_spare(&p, 2048, 34), 400);
-    p.fixed_us = 1000000; /* large steps read five times as fast */
+    p.line.fixed_us = 1000000; /* large steps read five times as fast */
     assert_int_equal(pace_spare(&p, 2048, 34), 0);
-    p.fixed_us = 0;
-    p.known = false;
+    p.line.fixed_us = 0;
+    p.line.known = false;
     assert_int_equal(pace_spare(&p, 2048, 34), 0);
 }
 
@@ -300,7 +300,7 @@ static void test_spare_rows_are_bounded(void **state)
 static void test_few_rows_tell_nothing_of_their_price(void **state)
 {
     (void)state;
-    struct pace p = {.known = true, .row_us = 80, .knee = 100, .planned = 1};
+    struct pace p = {.line = {.known = true, .row_us = 80}, .knee = 100, .planned = 1};
 
     for (uint32_t i = 0; i < 100; i++) {
         pace_spread(&p, 1, 0, 8800);

@@ -443,7 +443,7 @@ static void keeps_priorities(void **state)
 static void learns_what_is_free(void **state)
 {
     (void)state;
-    struct rates r = {.pace = {.known = true, .row_us = 80}};
+    struct rates r = {.pace.line = {.known = true, .row_us = 80}};
 
     rates_landed(&r, &(struct flight){.rows = 34}, 0, 8000);
     assert_true(r.pace.knee > 99.9 && r.pace.knee < 100.1);
@@ -484,7 +484,8 @@ static void reads_slowly_where_blocks_lack(void **state)
                  {HELD_LIMIT, 2, 64}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct request *l = submit(&w, 120, 1, 200);
-        w.s->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = 40, .planned = 1};
+        w.s->rates.pace =
+            (struct pace){.line = {.known = true, .row_us = 1}, .knee = 40, .planned = 1};
         w.s->admission.held = cases[i].held;
         w.s->tenants.count = cases[i].tenants;
         plan(&w, cases[i].rows);
