@@ -25,6 +25,8 @@
 #include "kernels/cpu/device.h"
 
 #define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
+#define FEW    6u                     /* queries that a block is read for once, in all tiers */
+#define AHEAD  8192u                  /* bytes that they fetch ahead, at most */
 
 struct query {
     uint32_t from, to; /* positions it sees: [from, to) */
@@ -45,6 +47,8 @@ struct attend {
     const uint32_t *table;
     uint32_t kv_head, count;
     uint32_t from, to;                  /* union of what the queries see */
+    uint32_t tile, tile_end;            /* what is attended to now, whole blocks */
+    uint32_t ahead;                     /* positions from what is read to what is fetched */
     bool pairs;                         /* q are bf16, and so become the scores */
     const struct cpu_quad_cache *quads; /* or whole numbers; NULL: neither, or pairs */
     struct query query[CPU_QUERIES];
@@ -152,23 +156,38 @@ static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
     return cpu_kv_at(a->d, block, a->cells, head);
 }
 
-/* Points b at up to `most` blocks of [at, end), and at what is read a phase later: their V
- * behind their K; behind V the K of the next tile or, at the end, of the next item. */
+/* What is read `ahead` positions after K or V of the block at `at`: the V of a tile follow its K,
+ * then come the K of the next tile or, at the end, of the next item. */
+static const char *block_ahead(const struct attend *a, bool v, uint32_t at)
+{
+    const uint32_t bs = a->d->shape.block_size, tile = a->tile_end - a->tile;
+    const size_t behind = a->cells->k_bytes;
+    uint32_t next = at + a->ahead;
+
+    if (next < a->tile_end)
+        return kv_of(a, a->table[next / bs], a->kv_head) + (v ? behind : 0);
+    if (!v) {
+        next -= tile;
+        return kv_of(a, a->table[(next < a->tile_end ? next : at) / bs], a->kv_head) + behind;
+    }
+    if (next < a->to)
+        return kv_of(a, a->table[next / bs], a->kv_head);
+    next = (next - a->tile_end) / bs;
+    if (next < a->next_blocks)
+        return kv_of(a, a->next_table[next], a->next_head);
+    return kv_of(a, a->table[at / bs], a->kv_head) + behind; /* nothing: it is there */
+}
+
+/* Points b at up to `most` blocks of [at, end), and at what is read some blocks later. */
 static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t end, uint32_t most,
                         struct cpu_block *b)
 {
-    const size_t behind = a->cells->k_bytes;
+    const size_t behind = v ? a->cells->k_bytes : 0;
     const uint32_t bs = a->d->shape.block_size;
 
     for (b->blocks = 0; b->blocks < most && at < end; b->blocks++, at += bs) {
-        const char *kv = kv_of(a, a->table[at / bs], a->kv_head);
-        uint32_t next = (at + CPU_TILE < a->to ? at + CPU_TILE : at % CPU_TILE) / bs;
-        b->kv[b->blocks] = v ? kv + behind : kv;
-        b->next[b->blocks] = kv + behind;
-        if (v && at + CPU_TILE < a->to)
-            b->next[b->blocks] = kv_of(a, a->table[next], a->kv_head);
-        else if (v && next < a->next_blocks)
-            b->next[b->blocks] = kv_of(a, a->next_table[next], a->next_head);
+        b->kv[b->blocks] = kv_of(a, a->table[at / bs], a->kv_head) + behind;
+        b->next[b->blocks] = block_ahead(a, v, at);
     }
 }
 
@@ -266,6 +285,8 @@ static void tile(struct attend *a, uint32_t base)
 
     first = first > base ? first : base;
     end = end < base + CPU_TILE ? end : base + CPU_TILE;
+    a->tile = first;
+    a->tile_end = end;
     if (a->d->graph->kv_i8)
         read_scales(a, base, first, end);
     score_tile(a, base, first, end);
@@ -418,6 +439,18 @@ void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
     }
 }
 
+/* Positions. Few queries take block after block, and what they fetch is in the first cache when
+ * they come to it: for that it may be no more than a part of that cache. Many walk all blocks of a
+ * call for each strip of columns; they fetch a whole tile ahead, into the second cache. */
+static uint32_t fetched_ahead(uint32_t bs, size_t k_bytes, bool many)
+{
+    const size_t blocks = AHEAD / k_bytes;
+
+    if (many || blocks * bs > CPU_TILE)
+        return CPU_TILE;
+    return blocks > 0 ? (uint32_t)blocks * bs : bs;
+}
+
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                 const struct cpu_item *item, const struct cpu_item *next, char *scratch)
 {
@@ -432,6 +465,8 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
     a.pairs = cpu_cache_pairs(d, a.cells);
     a.quads = cpu_cache_quads(d, a.cells);
     a.count = a.next_head = a.next_blocks = 0;
+    a.ahead = fetched_ahead(d->shape.block_size, a.cells->k_bytes,
+                            span->rows * group > FEW || a.pairs || a.quads);
     a.next_table = NULL;
     a.table = ek_step_tables(step) + ek_step_seqs(step)[span->seq].table;
     if (next && op->u.attention.window == 0) {
