@@ -273,7 +273,7 @@ $(B)/tests/unit/model/test_forms: $(B)/tests/unit/model/published_forms.c.o
 $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests/bench/report.c.o
 
 # The simulation of the engine and some unit tests run on the null backend.
-$(patsubst %,$(B)/tests/unit/engine/test_%,sched refuse share states tenants yield newcomer foresee host engine engine_device revive keep constrain) $(B)/tests/sim/sim_engine \
+$(patsubst %,$(B)/tests/unit/engine/test_%,sched refuse share states tenants yield foresee host engine engine_device revive keep constrain) $(B)/tests/sim/sim_engine \
 $(B)/tests/unit/net/test_live: $(B)/tests/sim/null_backend.c.o
 
 # The tier "amx" is tested on processors without tiles, too: their instructions are done in a handler.

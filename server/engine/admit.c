@@ -334,11 +334,10 @@ static uint32_t first_preempted(const struct entries *e)
     return i;
 }
 
-/* Admits the one whose turn it is. False when it cannot be, or no other one is to be. */
+/* Admits the one whose turn it is. False when it cannot be. */
 static bool admit_one(struct sched *s, struct plan *p)
 {
-    bool own = p->only != SCHED_NONE;
-    uint32_t entry = own ? s->tenants.at[p->only].queue.head : sched_head(s);
+    uint32_t entry = sched_head(s);
 
     s->admission.held = HELD_NONE;
     if (entry == SCHED_NONE)
@@ -368,8 +367,7 @@ static bool admit_one(struct sched *s, struct plan *p)
         snapshot_begin(s, e, f.tokens, f.chain);
     sched_share_admitted(s, p, e);
     entries_run(&s->entries, entry);
-    p->own = own;
-    return !own; /* a step for one */
+    return true;
 }
 
 void sched_admit(struct sched *s, struct plan *p)

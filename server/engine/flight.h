@@ -30,7 +30,6 @@ struct flight {
     bool full;              /* it took all of the budget */
     bool spread;            /* that was what is free beside the answers, see pace_spare() */
     bool shared;            /* it was made small for other tenants, see pace_shared() */
-    bool own;               /* it is of one tenant alone, see newcomer.c */
     struct flight_seq *seq; /* [max_seqs] */
 };
 

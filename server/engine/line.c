@@ -1,4 +1,4 @@
-/* A line through the times of steps, see line.h; pace.c and rates.c have one each. */
+/* A line through the times of steps, see line.h. pace.c learns by it. */
 #include "server/engine/line.h"
 
 #include <math.h>

@@ -172,8 +172,6 @@ static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uin
         uint32_t want = sched_rows_wanted(e);
         if (e->rows > 0 || !sched_is_decode(e, want)) /* a preemption may have moved it here */
             continue;
-        if (!sched_takes_part(p, e))
-            continue;
         if (p->budget == 0)
             return p->at;
         sched_plan_rows(s, p, entry, want < p->budget ? want : p->budget);
@@ -188,8 +186,7 @@ static void plan_running(struct sched *s, struct plan *p)
     uint32_t stop = plan_decodes(s, p, turn, SCHED_NONE);
     if (stop == SCHED_NONE)
         stop = plan_decodes(s, p, 0, turn);
-    if (p->only == SCHED_NONE)
-        s->turn = stop == SCHED_NONE ? 0 : stop;
+    s->turn = stop == SCHED_NONE ? 0 : stop;
     sched_share_first(s, p);
 }
 
@@ -354,7 +351,6 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     step->id = f->id;
     f->spread = p->spread;
     f->shared = p->shared;
-    f->own = p->own;
     f->full = !p->spread && (p->budget == 0 || (p->price.deeper > 0 && p->cut));
     s->stats.shared_steps += p->shared && f->full;
     for (uint32_t i = 0; i < s->entries.running_count; i++)
@@ -464,8 +460,7 @@ static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
     uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
     uint32_t rows = pace_rows(&s->rates.pace, most, running);
-    p->several = is_shared(s, p->now_us);
-    uint32_t few = p->several ? pace_shared(&s->rates.pace, most, taken) : 0;
+    uint32_t few = is_shared(s, p->now_us) ? pace_shared(&s->rates.pace, most, taken) : 0;
     p->shared = few != 0 && few < rows;
     rows = p->shared ? few : rows;
     uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, taken) : 0;
@@ -474,28 +469,9 @@ static uint32_t choose_rows(struct sched *s, struct plan *p)
     return p->spread ? spare : rows;
 }
 
-/* Rows for those that run, and admissions; of one tenant alone where that pays and one of it comes.
- */
-static void choose_entries(struct sched *s, struct plan *p)
-{
-    p->only = sched_newcomer(s, p);
-    plan_running(s, p);
-    sched_admit(s, p);
-    if (p->only == SCHED_NONE)
-        return;
-    p->only = SCHED_NONE;
-    if (p->own) {
-        s->share.own_us = p->now_us;
-        return;
-    }
-    plan_running(s, p);
-    sched_admit(s, p);
-}
-
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     struct plan p = {.now_us = now_us,
-                     .only = SCHED_NONE,
                      .price = s->rates.prices.now,
                      .words = s->fixed.ceiling.words - s->fixed.ceiling.scores,
                      .scores = s->fixed.ceiling.scores};
@@ -518,7 +494,8 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     if (is_better_planned_later(s))
         return 0;
     sched_make_way(s, &p);
-    choose_entries(s, &p);
+    plan_running(s, &p);
+    sched_admit(s, &p);
     sched_share_rest(s, &p);
     if (p.budget == most)
         return 0;

@@ -7,7 +7,6 @@
 #include "server/engine/flight.h"
 
 #define RATE_WEIGHT 0.2 /* of a new sample in the measured rates */
-#define FIT_EVERY   32u /* small steps */
 
 static void mix_rate(double *rate, double sample)
 {
@@ -25,18 +24,6 @@ static void measure_prefill(struct rates *r, double rate, bool full)
     r->prefill_known |= full;
 }
 
-/* A step of few rows; copies are none of it. */
-static void learn_small(struct rates *r, const struct flight *f)
-{
-    bool flat;
-
-    if (f->rows >= PACE_ROWS_LEAST || r->landed_took_us == 0)
-        return;
-    line_landed(&r->small, f->rows, (double)f->context, (double)r->landed_took_us);
-    if (++r->small_landed % FIT_EVERY == 0)
-        (void)line_fit(&r->small, &flat);
-}
-
 void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uint64_t now_us)
 {
     if (f->copies > 0 && copy_us > 0)
@@ -47,7 +34,6 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
     if (f->copies == 0) {
-        learn_small(r, f);
         const bool judged = f->shared && r->pace.line.known;
         if (f->shared)
             pace_shared_landed(&r->pace, f->rows, f->context, r->landed_took_us);

@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/engine/line.h"
 #include "server/engine/pace.h"
 #include "server/engine/price.h"
 
@@ -26,8 +25,6 @@ struct rates {
     uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
     struct pace pace;        /* how large a step has to be */
     struct prices prices;    /* what a row costs by where it stands */
-    struct line small;       /* what steps take that are too small for `pace` to learn from, */
-    uint32_t small_landed;   /* and how many of them landed since it was looked at */
 };
 
 /* A step with rows is done. */

@@ -110,7 +110,6 @@ struct sched {
         uint64_t beside_us;  /* when a step was planned in which a prompt ends beside others */
         uint32_t lent;       /* of its half (cost), what the first in line has not had back */
         uint64_t several_us; /* when requests of several tenants were seen last, 0 = never */
-        uint64_t own_us;     /* when a step was of one tenant alone last, 0 = never */
     } share;
     uint32_t turn;            /* first decode when the budget is too small for all */
     uint32_t suspects;        /* entries */
@@ -229,11 +228,8 @@ struct plan {
     bool cut;           /* a prompt could have used more, but for its cost */
     bool spread;        /* prompts get what is free beside the answers, see pace_spare() */
     bool shared;        /* it is small for other tenants, see pace_shared() */
-    bool several;       /* tenants have requests, or had of late */
-    bool own;           /* it is of one tenant alone, whose request was admitted */
-    uint32_t only; /* tenant, while the step is to be that; SCHED_NONE: others have rows, too */
-    bool recent;   /* of late, prompts ended beside others that went on */
-    uint32_t at;   /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
+    bool recent;        /* of late, prompts ended beside others that went on */
+    uint32_t at;        /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
     enum engine_held yielded; /* for what of the last one, see sched_preempt() */
     bool lacking;             /* an entry goes without a row because blocks are still in flight */
@@ -281,14 +277,6 @@ void sched_count_held(struct sched *s, bool blocks);
 bool sched_is_decode(const struct entry *e, uint32_t want);
 /* Gives the entry rows, preempting others for blocks, or itself. */
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows);
-/* The tenant that has the next step for itself, see newcomer.c; SCHED_NONE: none. */
-uint32_t sched_newcomer(struct sched *s, const struct plan *p);
-/* Whether an entry may have rows in the step. */
-static inline bool sched_takes_part(const struct plan *p, const struct entry *e)
-{
-    return p->only == SCHED_NONE || e->tenant == p->only;
-}
-
 /* Prompts share a step by the law in share.c. First what the running ones have for sure, */
 void sched_share_first(struct sched *s, struct plan *p);
 /* then those that wait: whether there are rows for it, */

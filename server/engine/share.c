@@ -153,11 +153,11 @@ static void note_reader(const struct sched *s, struct plan *p, const struct entr
 }
 
 /* Whether it has prompt to read and nothing of it is planned yet. */
-static bool is_reader(const struct plan *p, const struct entry *e)
+static bool is_reader(const struct entry *e)
 {
     uint32_t want = sched_rows_wanted(e);
 
-    return e->rows == 0 && want > 0 && !sched_is_decode(e, want) && sched_takes_part(p, e);
+    return e->rows == 0 && want > 0 && !sched_is_decode(e, want);
 }
 
 /* Half of what is left, of the cost and of scores, for the first in line of whose turn it is. */
@@ -167,8 +167,7 @@ static void plan_half(struct sched *s, struct plan *p)
 
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
-        if (is_reader(p, e) &&
-            (first == SCHED_NONE || compare_turns(s, e, &s->entries.at[first]) < 0))
+        if (is_reader(e) && (first == SCHED_NONE || compare_turns(s, e, &s->entries.at[first]) < 0))
             first = s->entries.running[i];
     }
     p->first = first;
@@ -191,7 +190,7 @@ void sched_share_first(struct sched *s, struct plan *p)
     p->at = SCHED_NONE;
     plan_half(s, p);
     for (p->at = 0; p->at < s->entries.running_count && p->budget > 0; p->at++)
-        if (is_reader(p, entries_running(&s->entries, p->at)))
+        if (is_reader(entries_running(&s->entries, p->at)))
             sched_plan_rows(s, p, s->entries.running[p->at], 1);
     p->at = SCHED_NONE;
     p->reading = 0;
@@ -402,8 +401,7 @@ void sched_share_rest(struct sched *s, struct plan *p)
     bound_rows(p, &first, &others);
     if (p->half > first)
         cut_first(s, p, first);
-    if (!p->own) /* else the first in line is one of those who have no row */
-        pay_back(p, &s->share.lent);
+    pay_back(p, &s->share.lent);
     if (p->ending > 0 && p->half + p->others > 0)
         s->share.beside_us = p->now_us;
 }

@@ -369,59 +369,6 @@ static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
     }
 }
 
-/* What answers of other tenants would have added to the newest step; they have no row in it. */
-static inline double left_out_us(const struct sim *s, uint32_t tenant)
-{
-    const struct sched *c = s->sched;
-    double us = 0;
-
-    for (uint32_t i = 0; i < c->entries.running_count; i++) {
-        const struct entry *e = entries_running(&c->entries, i);
-        uint32_t want = sched_rows_wanted(e);
-        if (e->tenant != tenant && want > 0 && sched_is_decode(e, want))
-            us +=
-                want * s->small.row_us + (want == 1 ? (e->computed + 1) * s->small.context_us : 0);
-    }
-    return us;
-}
-
-/* A step of one tenant alone has no row of another one. It is for one request that came with it and
- * is new; its tenant has fewer slots for its weight than another one; what is left out of it takes
- * longer than the fixed part of a step; and such steps take no more than their part of the time. */
-static inline void check_own(struct sim *s, uint64_t lease)
-{
-    const struct sched *c = s->sched;
-    const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
-    uint32_t tenant = f->seqs > 0 ? c->entries.at[f->seq[0].entry].tenant : 0, came = 0;
-    uint64_t slots[TENANTS] = {0}, most = 0;
-
-    if (!f->own)
-        return;
-    for (uint32_t i = 0; i < c->entries.running_count; i++) {
-        const struct entry *e = entries_running(&c->entries, i);
-        slots[e->tenant]++;
-        if (c->slots.at[e->slot].lease < lease)
-            continue;
-        came++;
-        if (e->req->preemptions + e->req->replays > 0 || e->req->ask.score ||
-            (!capped(s) && e->computed < e->req->ask.prompt_tokens))
-            fail(s, "a step of one tenant alone does not read a new prompt to its end");
-    }
-    for (uint32_t i = 0; i < f->seqs; i++)
-        if (c->entries.at[f->seq[i].entry].tenant != tenant)
-            fail(s, "a step of one tenant alone has rows of another one");
-    for (uint32_t i = 0; i < TENANTS; i++)
-        if (i != tenant && slots[i] * s->price[i] > most)
-            most = slots[i] * s->price[i];
-    if (came != 1 || c->entries.priority_policy || slots[tenant] * s->price[tenant] >= most)
-        fail(s, "a step is of one tenant alone that has its part");
-    if (!s->small.known || left_out_us(s, tenant) <= s->small.fixed_us)
-        fail(s, "a step of one tenant alone costs more than others would in it");
-    if (s->own_before_us != 0 &&
-        (double)(s->now_us - s->own_before_us) * PACE_LOSS < s->small.fixed_us)
-        fail(s, "steps of one tenant alone cost more than their part");
-}
-
 /* Above the high mark nobody new is admitted beside others: before the last one came, less was in
  * use than the mark. */
 static inline void check_marks(struct sim *s, uint64_t lease)

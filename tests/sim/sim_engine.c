@@ -117,14 +117,10 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
                                  .read = (double)(seed % 5)};
     if (seed % 3 == 0) /* some rows beside answers are free */
         s->knee = PACE_SPARE + (uint32_t)(seed % 61);
-    if (seed % 3 == 2) /* in rows */
-        s->own_fixed = 1 + (uint32_t)(seed % 4);
     s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
     draw_tenants(s);
-    if (s->own_fixed != 0 && s->tenants == 1)
-        s->tenants = TENANTS;
     s->lose_ppm = chance(s, 250000) ? pick(s, 500, 30000) : 0;
     if (seed % 4 == 3)
         draw_states(s);
@@ -425,17 +421,6 @@ static void set_knee(struct sim *s)
                 s->knee < s->limits.value[LIMIT_BATCHED_TOKENS];
 }
 
-/* What is known of small steps when the next one is planned. */
-static void set_small(struct sim *s)
-{
-    struct line *l = &s->sched->rates.small;
-
-    if (s->own_fixed != 0)
-        *l = (struct line){.known = true, .row_us = 50, .fixed_us = 50 * s->own_fixed};
-    s->small = *l;
-    s->own_before_us = s->sched->share.own_us;
-}
-
 static void start_steps(struct sim *s)
 {
     fit_device(s);
@@ -456,7 +441,6 @@ static void start_steps(struct sim *s)
         if (s->dear.deeper > 0)
             s->sched->rates.prices.now = s->dear;
         set_knee(s);
-        set_small(s);
         look_at_head(s);
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_waits(s);
@@ -476,7 +460,6 @@ static void start_steps(struct sim *s)
             return;
         check_plan(s, step, rows);
         check_masks(s);
-        check_own(s, before);
         if (step->seqs > 0)
             (s->dear.deeper > 0 ? check_share_cost : check_share)(s, rows, before);
         if (fails_now(s))

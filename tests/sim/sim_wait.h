@@ -78,12 +78,8 @@ static inline void check_head(struct sim *s, uint32_t rows, uint64_t lease)
 
     if (!s->quiet)
         return;
-    bool own = c->flights.count > 0 && rows > 0 && c->slots.next_lease != lease &&
-               c->flights.at[flights_newest(&c->flights)].own;
-    if (own && e && e->number == s->head.number && c->admission.blocked_number == e->number)
-        fail(s, "a step of its own goes to one behind one that waits for blocks");
-    if (!e || admission_is_full(c) || own || e->number != s->head.number) {
-        s->head.number = e && !admission_is_full(c) && !own ? e->number : 0;
+    if (!e || admission_is_full(c) || e->number != s->head.number) {
+        s->head.number = e && !admission_is_full(c) ? e->number : 0;
         s->head.most = longest_rest(c);
         s->head.steps = 0;
         s->head.large = e && is_large(s, e);

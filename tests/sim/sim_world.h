@@ -43,10 +43,7 @@ struct sim {
     bool shares;       /* several tenants get small steps, of so many rows with the answers' */
     bool several;      /* at least two that have keys have some now */
     uint32_t few;
-    uint32_t own_fixed;     /* of a step, in rows; who comes may have one of its own; 0 = learned */
-    struct line small;      /* what was known of small steps when the newest one was planned, */
-    uint64_t own_before_us; /* and when the last one was planned that was of one tenant alone */
-    bool quiet;             /* no step fails, no limit moves, no mask is late: */
+    bool quiet; /* no step fails, no limit moves, no mask is late: */
     struct {
         uint64_t number;      /* who is the next to be admitted, 0 = not looked at */
         uint32_t most, steps; /* rows to go of those that ran then, and steps since */
