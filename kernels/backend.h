@@ -28,7 +28,7 @@ struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 struct ek_others; /* how ranks.c has other nodes: ranks.h */
 
-#define EK_BACKEND_ABI 30u
+#define EK_BACKEND_ABI 31u
 
 /* What memory for a host tier begins on: the largest page that machines have. */
 #define EK_HOST_PAGE 65536u

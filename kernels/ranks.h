@@ -18,7 +18,7 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
 void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memory,
                    struct ek_plan *ret_plan);
 
-/* The other nodes (mpi/cluster.h). But for group() and blame(), for the one that leads them, whose
+/* The other nodes (mpi/cluster.h). But for group(), for the one that leads them, whose
  * first rank is the first of all: what it is asked goes to all of them at once. Codes as in
  * backend.h. */
 struct ek_others {

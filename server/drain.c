@@ -196,8 +196,14 @@ void drain_on_serving(struct instance *s)
     uint64_t deadline = s->deadline_us;
     bool hold = s->hold;
     pthread_mutex_unlock(&s->lock);
-    if (deadline)
-        engine_drain(s->stack.engine, deadline, !hold);
+    if (!deadline)
+        return;
+    engine_drain(s->stack.engine, deadline, !hold);
+    pthread_mutex_lock(&s->lock);
+    bool resumed = s->deadline_us == 0; /* meanwhile, which came before the drain then */
+    pthread_mutex_unlock(&s->lock);
+    if (resumed)
+        engine_resume(s->stack.engine);
 }
 
 /* Before it serves. What an order found in it is answered when it does, where new requests wait for
@@ -210,16 +216,21 @@ static bool drain_leaves_early(struct instance *s, uint64_t now)
     pthread_mutex_unlock(&s->lock);
     if (!waits || !s->listening)
         return true;
+    if (http_parked(s->http) > 0) { /* it is answered here */
+        s->idle_us = 0;
+        return false;
+    }
     if (s->o.listen_from_control && !http_kept(s->http))
         return drain_await_keeper(s, now, deadline);
-    if (http_parked(s->http) > 0)
-        s->idle_us = 0;
-    else if (s->idle_us == 0)
+    if (s->idle_us == 0)
         s->idle_us = now;
     bool none = http_open(s->http) == 0;
     if (none) /* what was taken while that was counted */
         none = http_open(s->http) == 0;
-    return none || (s->idle_us && now >= s->idle_us + LINGER_US);
+    if (!none && now < s->idle_us + LINGER_US)
+        return false;
+    (void)http_settle(s->http, FLUSH_US); /* a thread without a processor may have found one */
+    return http_parked(s->http) == 0;
 }
 
 /* Whether something had come that a thread without a processor had not seen. Until the drain is
@@ -231,23 +242,11 @@ static bool drain_is_asked(struct instance *s, bool linger, bool over)
     return (!looked && !over) || http_active(s->http) > 0 || (linger && http_open(s->http) > open);
 }
 
-/* Whether the process may end now: drained and sent, or past the deadline. */
-bool drain_may_leave(struct instance *s)
+/* Of one that serves: drained and sent, or past the deadline. */
+static bool drain_leaves_late(struct instance *s, bool hold, uint64_t deadline, uint64_t now)
 {
     struct engine_stats st;
-    pthread_mutex_lock(&s->lock);
-    bool leaving = s->leaving;
-    bool hold = s->hold;
-    uint64_t deadline = s->deadline_us, now = ek_now_us();
-    pthread_mutex_unlock(&s->lock);
-    if (options_follows(&s->o))
-        return atomic_load(&s->start) == START_ENDED || (leaving && s->cut);
-    if (!leaving) {
-        s->unkept_us = 0;
-        return false;
-    }
-    if (atomic_load(&s->start) != START_READY || !s->serving)
-        return drain_leaves_early(s, now);
+
     engine_stats(s->stack.engine, &st);
     if (st.drain != ENGINE_DRAINED || http_active(s->http) > 0)
         s->idle_us = 0;
@@ -260,7 +259,25 @@ bool drain_may_leave(struct instance *s)
         return false;
     if (hold && s->o.listen_from_control && !http_kept(s->http))
         return drain_await_keeper(s, now, deadline);
-    if (calm && drain_is_asked(s, linger, over))
+    return !calm || !drain_is_asked(s, linger, over);
+}
+
+/* Whether the process may end now. */
+bool drain_may_leave(struct instance *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving;
+    bool hold = s->hold;
+    uint64_t deadline = s->deadline_us, now = ek_now_us();
+    pthread_mutex_unlock(&s->lock);
+    if (options_follows(&s->o))
+        return atomic_load(&s->start) == START_ENDED || (leaving && s->cut);
+    if (!leaving) {
+        s->unkept_us = s->idle_us = 0;
+        return false;
+    }
+    bool early = atomic_load(&s->start) != START_READY || !s->serving;
+    if (early ? !drain_leaves_early(s, now) : !drain_leaves_late(s, hold, deadline, now))
         return false;
     pthread_mutex_lock(&s->lock);
     leaving = s->leaving; /* it may have been taken back just now */

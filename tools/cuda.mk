@@ -10,9 +10,10 @@ CUDA_ALL   := 80 86 89 90a 100 120
 CUDA_ARCHS ?= 80 90a
 CUDA_PTX   ?= $(if $(filter 120,$(CUDA_ARCHS)),120,$(if $(filter 80,$(CUDA_ARCHS)),80,$(lastword $(CUDA_ARCHS))))
 CUDA_CU    := $(wildcard kernels/cuda/*.cu)
-# IMAGES: of which of them the plug-in has images: all, but `make check` without a card has those of its day.
-IMAGES     ?= $(CUDA_CU)
-FATBINS    := $(IMAGES:%.cu=$(B)/%.fatbin)
+# CUDA_IMAGES: of which of them the plug-in has images: all, but `make check` without a card has those of its day.
+CUDA_IMAGES ?= $(CUDA_CU)
+$(if $(strip $(CUDA_IMAGES)),,$(error CUDA_IMAGES names no kernel))
+FATBINS    := $(CUDA_IMAGES:%.cu=$(B)/%.fatbin)
 NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
@@ -47,7 +48,7 @@ $(B)/pic/%.c.o: %.c Makefile
 # The file `images` says which there are, so that another choice makes it again.
 $(B)/cuda/images: FORCE
 	@mkdir -p $(@D)
-	@echo "$(IMAGES)" | cmp -s - $@ || echo "$(IMAGES)" >$@
+	@echo "$(CUDA_IMAGES)" | cmp -s - $@ || echo "$(CUDA_IMAGES)" >$@
 $(B)/cuda/images.c: $(B)/cuda/images $(FATBINS)
 	@{ echo '#include "kernels/cuda/cuda.h"'; \
 	  for f in $(notdir $(FATBINS:.fatbin=)); do \
@@ -68,7 +69,7 @@ $(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
 # Registers, stack and spills of each kernel against tests/cuda/ptxas.txt, what a card would refuse to
 # launch (tools/kernels.py), and what is to run beside products (tools/sass.py): of what was built,
 # which costs nothing, or the first (ptxas-all, a minute or two) compiled for every architecture.
-SOME = $(if $(filter-out $(IMAGES),$(CUDA_CU)),--some)
+SOME = $(if $(filter-out $(CUDA_IMAGES),$(CUDA_CU)),--some)
 check-ptxas: $(if $(filter 1,$(CUDA)),$(FATBINS) build/venv-sass/ready $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so))
 	@$(if $(filter 1,$(CUDA)),python3 tools/kernels.py $(SOME) $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so,-) $(FATBINS))
 	@$(if $(filter 1,$(CUDA)),CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py $(SOME) $(FATBINS:%=%.log),echo "skipped: no CUDA toolkit to compile kernels")

@@ -20,7 +20,8 @@ by_uv() {
             $python -m venv "$tools" && "$tools/bin/pip" install -q --disable-pip-version-check --no-compile --only-binary :all: uv==0.13.9
         }
     ) 9>"$tools.lock" >/dev/null 2>&1 || return 1
-    config=$("$tools/bin/pip" --disable-pip-version-check config list 2>/dev/null)
+    config=$("$tools/bin/pip" --disable-pip-version-check config list 2>/dev/null) || return 1
+    [ -z "$(told no-index)$(told constraint)" ] || return 1 # not known to uv
     index=$(told index-url) more=$(told extra-index-url) links=$(told find-links | tr ' ' ,) cert=$(told cert)
     [ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
     [ -z "$more" ] || export UV_INDEX="$more"

@@ -33,6 +33,10 @@ struct cluster_reply {
     struct ek_fault fault;
 };
 
+struct cluster_asked {
+    uint32_t seqs, scores, hiddens;
+};
+
 struct ek_cluster {
     struct ek_cluster_params p;
     struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
@@ -40,7 +44,8 @@ struct ek_cluster {
                                     do */
     uint8_t meeting[EK_MEETING_BYTES];
     struct ek_wire_buffer in, packed;    /* node 0: what came last; the step that goes out */
-    uint64_t until_us[2][EK_NODES_MOST]; /* and until when a step's results are waited for */
+    uint64_t until_us[2][EK_NODES_MOST]; /* and until when a step's results are waited for, */
+    struct cluster_asked asked[2];       /* and what the whole one has */
     int met;                             /* 0 = not yet, else how that failed, 1 = all fit */
     bool over;                           /* all has been said and taken: it ends as it should */
     pthread_mutex_t lock;                /* of what follows */

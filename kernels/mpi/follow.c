@@ -129,8 +129,11 @@ static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
     struct ek_wire_buffer *in = order == ORDER_STEP     ? &f->step[f->taken % 2]
                                 : order == ORDER_SAMPLE ? &f->masks[f->sampled % 2]
                                                         : &f->in;
+    /* Two steps at most are under way, and one is sampled that is there. */
+    if (order > ORDER_BYE || (order == ORDER_STEP && f->taken - f->landed >= 2) ||
+        (order == ORDER_SAMPLE && f->sampled == f->taken))
+        return -EBADMSG;
     int r = ek_wire_take(&f->c->orders, 0, order, in, 0);
-
     if (r < 0)
         return r;
     switch ((enum cluster_order)order) {

@@ -75,6 +75,12 @@ static int lead_forward(struct ek_cluster *c, const struct ek_step *step)
     memset(c->until_us[step->id & 1], 0, sizeof(c->until_us[0]));
     if (r < 0)
         return r;
+    struct cluster_asked *a = &c->asked[step->id & 1];
+    *a = (struct cluster_asked){.seqs = step->seqs};
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        a->scores += ek_step_seqs(step)[i].scores;
+        a->hiddens += ek_step_seqs(step)[i].hidden > 0;
+    }
     struct ek_step *packed = c->packed.data;
     ek_step_pack(step, packed);
     return lead_order(c, ORDER_STEP, packed, packed->bytes, 0);
@@ -106,6 +112,15 @@ static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t s
     cluster_fail(c, why);
 }
 
+/* Whether it has what the step asks for; others than the one that tells it send a sum alone. */
+static bool lead_is_whole(const struct ek_cluster *c, uint32_t node, const struct ek_result *from)
+{
+    const struct cluster_asked *a = &c->asked[from->step & 1];
+
+    return from->error < 0 || node != cluster_teller(c) ||
+           (from->seqs == a->seqs && from->scores == a->scores && from->hiddens == a->hiddens);
+}
+
 static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
                      struct ek_result *ret_result, size_t bytes, uint64_t timeout_us)
 {
@@ -122,7 +137,8 @@ static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
     if (r < 0)
         return r;
     const struct ek_result *from = c->in.data;
-    if (c->in.bytes > bytes || ek_result_check(from, c->in.bytes) < 0 || from->step != step) {
+    if (c->in.bytes > bytes || ek_result_check(from, c->in.bytes) < 0 || from->step != step ||
+        !lead_is_whole(c, node, from)) {
         lead_blame(c, node, -EPROTO, step);
         return EK_ECOMM;
     }

@@ -130,8 +130,10 @@ int ek_wire_room(struct ek_wire_buffer *b, size_t bytes)
 int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag)
 {
     size_t bytes;
-    int r = w->mpi->probe(w->self, node, tag, &bytes);
 
+    if (atomic_load(&w->cut))
+        return EK_ECOMM;
+    int r = w->mpi->probe(w->self, node, tag, &bytes);
     return r < 0 && *node != EK_MPI_ANY ? wire_fail(w, *node, r) : r;
 }
 
@@ -141,9 +143,9 @@ int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_
     struct ek_wire_wait wait = {.limit_us = limit_us};
     int r;
 
-    while ((r = w->mpi->probe(w->self, &node, &tag, &b->bytes)) == 0 &&
-           (r = ek_wire_pause(w, &wait)) == 0)
-        continue;
+    do
+        r = atomic_load(&w->cut) ? -ECANCELED : w->mpi->probe(w->self, &node, &tag, &b->bytes);
+    while (r == 0 && (r = ek_wire_pause(w, &wait)) == 0);
     if (r < 0)
         return r == -ETIMEDOUT ? r : wire_fail(w, node, r);
     r = ek_wire_room(b, b->bytes);

@@ -48,9 +48,9 @@ struct ek_buf;
       "that begin with a route that is always answered: beside --max-connections",                 \
       "as other connections; from half of them on closed after each answer")                       \
     X(IDLE_MS, 500, "ms", "without a request on a connection, while others are parked",            \
-      "connection closed, the longest first")                                                      \
+      "connection closed, of those that are so at least half as long as the longest")              \
     X(ARRIVE_S, 5, "seconds", "a request to arrive, while others are parked",                      \
-      "connection closed, the longest first")                                                      \
+      "connection closed, of those that take at least half as long as the longest")                \
     X(CONTROL_CONNECTIONS, 64, "connections", "of the control socket", "wait in the kernel")       \
     X(CONNECTION_BYTES, 32768, "bytes", "buffers of one connection", "431")                        \
     X(API_KEYS, 64, "keys", "of all sources", "start or reload refused")                           \

@@ -28,7 +28,7 @@
 struct peek {
     enum watched watch;
     int fd;
-    bool parked;
+    bool parked, health; /* health: it goes to the health thread once there is room */
     uint64_t deadline_us;
     struct peek *prev, *next;
 };
@@ -207,6 +207,12 @@ static void admit(struct http_listener *d, struct peek *p)
     listen_drop(d, p, false);
 }
 
+/* Whether the health thread may have one more. */
+static bool has_place(const struct http_listener *d)
+{
+    return atomic_load(&d->worker->load) < http_health_places(d->worker->http);
+}
+
 /* Its own thread serves it. */
 static void listen_keep(struct http_listener *d, struct peek *p)
 {
@@ -230,14 +236,13 @@ static void listen_look(struct http_listener *d, struct peek *p)
     switch (classify(d, text, (size_t)n)) {
     case KIND_WAIT: return;
     case KIND_API: admit(d, p); return;
-    case KIND_HEALTH: {
-        bool full = atomic_load(&d->worker->load) >= http_health_places(d->worker->http);
-        if (full) /* one who holds all of these is no reason to count more of them */
-            admit(d, p);
-        else
+    case KIND_HEALTH:
+        p->health = true;
+        if (has_place(d))
             listen_keep(d, p);
+        else /* one who holds all of these is no reason to count more of them */
+            admit(d, p);
         return;
-    }
     case KIND_CONTROL: listen_keep(d, p); return;
     case KIND_VERB:
         control_verb(d->worker->http, p->fd);
@@ -369,15 +374,17 @@ static void expire(struct http_listener *d, uint64_t now)
 static void admit_parked(struct http_listener *d)
 {
     struct peek *p = d->peeks;
+    bool full = false; /* for the API */
     while (p && p->next)
         p = p->next;
     while (p) {
         struct peek *before = p->prev;
         uint32_t parked = d->parked;
-        if (p->parked) {
+        if (p->parked && p->health && has_place(d))
+            listen_keep(d, p);
+        else if (p->parked && !full) {
             admit(d, p);
-            if (d->parked == parked)
-                return; /* no room */
+            full = d->parked == parked;
         }
         p = before;
     }

@@ -126,8 +126,8 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
                            .local = w->role == HTTP_CONTROL,
                            .worker = w,
                            .next = w->conns,
-                           .idle_us = ek_now_us()};
-        c->deadline_us = c->idle_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
+                           .deadline_us =
+                               ek_now_us() + (uint64_t)(w->http->p.request_timeout_s * 1e6)};
         if (c->next)
             c->next->prev = c;
         w->conns = c;
@@ -194,7 +194,9 @@ static uint64_t holds_for_nothing(const struct worker *w, const struct conn *c, 
         return 0; /* it is being answered */
     if (since)
         most_us = BOUND_IDLE_MS * 1000u;
-    else if (x && !x->replied)
+    else if (!x) /* the first request, behind a handshake it may be */
+        since = c->deadline_us - (uint64_t)(w->http->p.request_timeout_s * 1e6);
+    else if (!x->replied)
         since = x->arrival_us;
     else if (w->role == HTTP_HEALTH)
         since = c->deadline_us - BOUND_ANSWER_S * EK_US_PER_S;

@@ -196,7 +196,8 @@ static int merges_decoder(const json_t *added, const json_t *names, json_t *deco
     json_object_foreach((json_t *)(uintptr_t)added, content, id) /* the macro only reads */
     {
         (void)snprintf(key, sizeof(key), "%lld", (long long)json_integer_value(id));
-        if (!json_is_integer(id) || !*content || json_object_get(decoder, key))
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > UINT32_MAX || !*content || json_object_get(decoder, key))
             return ek_fault_set(fault, TOK_ADDED,
                                 TOK_ADDED ": \"%.80s\" must have an id of its own; download the "
                                           "file again",

@@ -39,15 +39,22 @@ def connect(server, data):
     return s
 
 
+def more_of(s):
+    part = s.recv(65536)
+    if not part:
+        raise ConnectionError("closed before the answer's end")
+    return part
+
+
 def answer(s):
     """One whole answer with a Content-Length of a connection that stays open."""
     data = b""
     while b"\r\n\r\n" not in data:
-        data += s.recv(65536)
+        data += more_of(s)
     head, _, body = data.partition(b"\r\n\r\n")
     left = int(parse(data)[1]["content-length"]) - len(body)
     while left > 0:
-        left -= len(s.recv(65536))
+        left -= len(more_of(s))
     return int(head.split()[1])
 
 
@@ -63,9 +70,13 @@ def test_idle_connections(target):
 
     def use():
         while not over.is_set():
-            used.sendall(LIST)
-            if answer(used) != 200:
-                broken.append("not 200")
+            try:
+                used.sendall(LIST)
+                if answer(used) != 200:
+                    broken.append("not 200")
+            except OSError as e:
+                broken.append(repr(e))
+                return
             time.sleep(0.02)
 
     user = threading.Thread(target=use)
@@ -109,7 +120,7 @@ def test_connections_that_asked_for_health(tmp_path):
             assert server.local("/readyz")[0] == 200
             status, text, took = post(server, {}, chat())
             assert status == 200 and took < 10 * slower(), (took, text)
-        assert metric(server.metrics(), "evenkeel_http_connections", role="health") <= 256
+        assert metric(server.metrics(), "evenkeel_http_connections", role="health") <= 16
         assert "Cannot accept" not in server.log()
     finally:
         for s in idle:

@@ -77,7 +77,6 @@ static void test_layout(void **state)
 #what, offsetof(struct ek_step, what)                                                      \
     }
 
-/* Each field of the header set to wild values: no check may read outside (run under ASan). */
 /* What is packed is the same step, and no longer than what it has. */
 static void test_pack(void **state)
 {
@@ -138,6 +137,7 @@ static void test_sum(void **state)
     free(r);
 }
 
+/* Each field of the header set to wild values: no check may read outside (run under ASan). */
 static void test_header(void **state)
 {
     (void)state;

@@ -135,7 +135,8 @@ static void test_old_directory(void **state)
 static void test_refused_old(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"{\"<x>\": \"4\"}", "{\"<x>\": 4, \"<y>\": 4}", "{\"\": 4}"};
+    static const char *const bad[] = {"{\"<x>\": \"4\"}", "{\"<x>\": 4, \"<y>\": 4}", "{\"\": 4}",
+                                      "{\"<x>\": -1}", "{\"<x>\": 4294967296}"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct ek_fault fault = {.msg = ""};
         json_t *added = json_loads(bad[i], 0, NULL), *config = NULL;
