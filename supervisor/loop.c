@@ -568,9 +568,12 @@ static void loop_done(struct loop *l)
 static int loop_go(const struct loop *l)
 {
     const struct timespec pause = {.tv_nsec = LACK_PAUSE_NS};
+    bool told = false;
     int r;
     while ((r = sd_event_loop(l->fleet.with.event)) == -ENOMEM) {
-        ek_log(EK_LOG_WARNING, "the event loop lacks memory; it goes on in a moment");
+        if (!told)
+            ek_log(EK_LOG_WARNING, "the event loop lacks memory; it is tried again");
+        told = true;
         (void)nanosleep(&pause, NULL);
     }
     return r;

@@ -14,6 +14,7 @@
 #define DOCTOR_EVIDENCE_MOST 3
 #define DOCTOR_EVIDENCE_TEXT 480
 #define DOCTOR_FLAG          48
+#define DOCTOR_ENGINES       16 /* of data parallelism; more share places */
 
 #define DOCTOR_CONSEQUENCE 20u /* ranks below: what follows from a cause, or a remark */
 
@@ -27,7 +28,8 @@ struct doctor_finding {
     enum doctor_class cls; /* DEVICE_OOM resolved where it can be */
     enum doctor_phase phase;
     uint64_t count, first_line, last_line;
-    uint64_t ranks;  /* a bit per rank below 64 */
+    uint64_t ranks;                     /* a bit per rank below 64 */
+    uint32_t of_engine[DOCTOR_ENGINES]; /* of the count, by the number that its lines name */
     uint32_t rank;   /* the signature's, or above that of one which it is more exact than */
     bool decisive;   /* the decisive line is one of its lines */
     bool firm;       /* in a line that is no warning and no remark */

@@ -156,11 +156,34 @@ static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *
            ends_by_order(s, len);
 }
 
+/* The place of the engine that the numbers name; false: none is named. */
+static bool engine_of(const struct doctor_numbers *n, uint32_t *ret_at)
+{
+    double x = 0;
+
+    if (!doctor_numbers_lookup(n, "engine", &x) || !(x >= 0 && x < UINT32_MAX))
+        return false;
+    *ret_at = (uint32_t)x % DOCTOR_ENGINES;
+    return true;
+}
+
+/* Whether it was said as often as its entry asks for, by one engine where they are told apart. */
+static bool is_often(const struct doctor_finding *f, const struct doctor_signature *s)
+{
+    uint32_t at, most = 0;
+
+    if (!engine_of(&f->numbers, &at))
+        return f->count >= s->times;
+    for (uint32_t i = 0; i < DOCTOR_ENGINES; i++)
+        most = f->of_engine[i] > most ? f->of_engine[i] : most;
+    return most >= s->times;
+}
+
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
 {
     struct doctor_finding *f = &s->finding[p->signature];
     const struct doctor_signature *all = s->catalog->signatures;
-    uint32_t rank = doctor_line_rank(s->clean, len);
+    uint32_t rank = doctor_line_rank(s->clean, len), at;
     if (s->line_best == TRACE_NONE || all[p->signature].rank > all[s->line_best].rank)
         s->line_best = p->signature;
     if (f->count > 0 && f->last_line == s->line)
@@ -186,6 +209,8 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->ranks |= 1ull << rank;
     keep_evidence(f, s->line, s->clean);
     take_numbers(s, p, &f->numbers);
+    if (engine_of(&f->numbers, &at))
+        f->of_engine[at]++;
 }
 
 /* A start; a second banner of one that has only begun is the same. */
@@ -240,6 +265,27 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
     }
 }
 
+/* It goes on: what was said less often than that is taken back, of that engine. */
+static void clear(struct doctor_scan *s, const struct doctor_pattern *p)
+{
+    struct doctor_finding *f = &s->finding[p->signature];
+    const uint32_t times = s->catalog->signatures[p->signature].times;
+    const uint32_t now = f->last_line == s->line; /* it may be of both kinds */
+    struct doctor_numbers of = {0};
+    uint32_t at, any;
+
+    take_numbers(s, p, &of);
+    if (!engine_of(&of, &at) || !engine_of(&f->numbers, &any)) {
+        if (f->count - now < times)
+            *f = (struct doctor_finding){.count = 0};
+    } else if (f->of_engine[at] - (now && any == at) < times) {
+        f->count -= f->of_engine[at];
+        f->of_engine[at] = 0;
+        if (f->count == 0)
+            *f = (struct doctor_finding){.count = 0};
+    }
+}
+
 static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
 {
     const struct doctor_pattern *p = &s->catalog->patterns[pattern];
@@ -263,19 +309,7 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
             take_numbers(s, p, &f->numbers);
         break;
     }
-    case PATTERN_CLEAR: {
-        struct doctor_finding *f = &s->finding[p->signature];
-        struct doctor_numbers of = {0};
-        double x = 0, y = 0;
-        take_numbers(s, p, &of);
-        if (doctor_numbers_lookup(&of, "engine", &x) &&
-            doctor_numbers_lookup(&f->numbers, "engine", &y) && x != y)
-            break; /* another engine of the same server moves */
-        uint32_t before = f->count - (f->last_line == s->line); /* it may be of both kinds */
-        if (before < s->catalog->signatures[p->signature].times)
-            *f = (struct doctor_finding){.count = 0};
-        break;
-    }
+    case PATTERN_CLEAR: clear(s, p); break;
     case PATTERN_FACT: take_numbers(s, p, &s->facts); break;
     case PATTERN_START:
     case PATTERN_WARM:
@@ -419,7 +453,7 @@ static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process 
 static bool is_explained(const struct doctor_scan *s)
 {
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count > 0 && s->finding[i].count >= s->catalog->signatures[i].times &&
+        if (s->finding[i].count > 0 && is_often(&s->finding[i], &s->catalog->signatures[i]) &&
             s->catalog->signatures[i].rank >= DOCTOR_CONSEQUENCE)
             return true;
     }
@@ -469,7 +503,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     if (decisive == TRACE_NONE)
         decisive = name_loud(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count == 0 || s->finding[i].count < s->catalog->signatures[i].times)
+        if (s->finding[i].count == 0 || !is_often(&s->finding[i], &s->catalog->signatures[i]))
             continue;
         struct doctor_finding *f = &s->finding[s->finding_count++];
         if (f != &s->finding[i])

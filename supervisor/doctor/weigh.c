@@ -143,7 +143,7 @@ static void promote(struct doctor_finding *all, uint32_t count)
 }
 
 /* Weak evidence, see weigh.h. GONE_ON was chosen on five sets; 10 to 40 lines do the same. */
-static bool is_probable(const struct doctor_finding *f, uint64_t lines)
+static bool is_probable(const struct doctor_finding *f, const struct doctor_whole *whole)
 {
     if (f->signature->general)
         return true;
@@ -151,7 +151,8 @@ static bool is_probable(const struct doctor_finding *f, uint64_t lines)
         return false;
     if (f->phase == DOCTOR_PHASE_STOPPING)
         return true;
-    return !doctor_phase_late(f->phase) && !goes_on(f->cls) && lines - f->last_line >= GONE_ON;
+    return f->life == whole->life && !doctor_phase_late(f->phase) && !goes_on(f->cls) &&
+           whole->lines - f->last_line >= GONE_ON;
 }
 
 void doctor_weigh(struct doctor_finding *findings, uint32_t count, const struct doctor_whole *whole)
@@ -160,5 +161,5 @@ void doctor_weigh(struct doctor_finding *findings, uint32_t count, const struct 
     qsort(findings, count, sizeof(*findings), weigh_compare);
     promote(findings, count);
     for (uint32_t i = 0; i < count; i++)
-        findings[i].probable = is_probable(&findings[i], whole->lines);
+        findings[i].probable = is_probable(&findings[i], whole);
 }

@@ -61,8 +61,7 @@ static struct doctor_catalog *log_class_load(const char *site)
 }
 
 /* The best of the findings that is a reason to end. The end of a process is none that a class comes
- * from, but what ranks below it follows from it: a queue that broke, a rank that was lost. That no
- * retry cures it takes more than weak evidence. */
+ * from, but what ranks below it follows from it: a queue that broke, a rank that was lost. */
 static bool log_class_take(const struct doctor_finding *f, uint32_t count,
                            struct crash_found *ret_found)
 {
@@ -70,10 +69,9 @@ static bool log_class_take(const struct doctor_finding *f, uint32_t count,
         enum crash_class cls = class_of(f[i].cls);
         if (f[i].cls == DOCTOR_SIGNAL && f[i].rank >= RANK_LEAST)
             return false;
-        if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST ||
-            (cls == CRASH_CONFIG && f[i].probable))
+        if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST)
             continue;
-        *ret_found = (struct crash_found){.cls = cls};
+        *ret_found = (struct crash_found){.cls = cls, .weak = f[i].probable};
         (void)snprintf(ret_found->id, sizeof(ret_found->id), "%s", f[i].signature->id);
         (void)snprintf(ret_found->title, sizeof(ret_found->title), "%s",
                        f[i].signature->title.in[LANG_EN]);

@@ -490,6 +490,7 @@ static bool by_catalog(const struct crash_evidence *e, struct crash_verdict *v)
     } else {
         verdict(v, f->cls, "The log shows (%s): %s.", f->id, f->title);
     }
+    v->retry |= f->weak;
     (void)snprintf(v->signature, sizeof(v->signature), "%s", named);
     return true;
 }

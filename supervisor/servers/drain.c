@@ -176,7 +176,8 @@ static void end_process(struct server *s, bool hold, const char *why)
     s->drain.found = false; /* now it is known why */
     /* What it has taken it answers when it is ready; without any it ends at once. */
     s->drain.early =
-        hold && s->state == SRV_STARTING && s->config->dialect->exit_word && has_socket(s);
+        (s->drain.early && s->state == SRV_DRAINING) ||
+        (hold && s->state == SRV_STARTING && s->config->dialect->exit_word && has_socket(s));
     if ((serves || s->drain.early) && s->config->dialect->drain_path && s->act.control)
         begin_drain(s, hold, true, why);
     else if (serves && s->act.edge && s->state != SRV_DRAINING)

@@ -46,6 +46,7 @@ static void test_where_it_stands(void **state)
         {BEGIN READY, ALLOC, 40, false},    /* a server that serves goes on after each failure */
         {BEGIN READY STOP, ALLOC, 0, true}, /* it was told to stop */
         {BEGIN READY STOP, PORT, 0, false},
+        {BEGIN, ALLOC BEGIN, 30, false}, /* another start, which says nothing of the first */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_told(&cases[i]);

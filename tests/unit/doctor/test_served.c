@@ -86,6 +86,10 @@ static void test_ranks_stand_still(void **state)
                 "no-token-with-work");
     assert_told(DECODE("3", "0.00") DECODE("3", "0.00") DECODE("3", "30.48") DECODE("3", "0.00"),
                 "");
+    /* Three lines, of three ranks: none stood still twice. */
+    assert_told(DECODE("0", "0.00") DECODE("1", "0.00") DECODE("0", "30.48") DECODE("2", "0.00")
+                    DECODE("1", "31.0") DECODE("2", "31.0"),
+                "");
     assert_told(
         DECODE("3", "0.00") "[2026-11-20 10:00:05 DP3 TP3] Prefill batch, #new-seq: 1\n" DECODE(
             "3", "0.00") DECODE("3", "0.00"),

@@ -249,7 +249,6 @@ static void *churn(void *arg)
     return arg;
 }
 
-/* A copy of a process whose threads hold locks or are half begun: it waits for none of them. */
 /* As sd_listen_fds() looks for it, from whatever number it has here; without one nothing is said.
  */
 static void test_has_its_listening_socket(void **state)
@@ -292,6 +291,7 @@ static void test_has_its_listening_socket(void **state)
     }
 }
 
+/* A copy of a process whose threads hold locks or are half begun: it waits for none of them. */
 static void test_starts_beside_threads(void **state)
 {
     (void)state;

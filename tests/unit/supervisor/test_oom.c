@@ -269,9 +269,9 @@ static const struct class_case {
     {{READY(1), LOG("std::bad_alloc\n")}, CRASH_HOST_OOM, true, "host memory"},
     /* Words that any program may have do not end all tries. */
     {{STARTING(1), LOG("Cannot find an appropriate cached snapshot of kelp/weed\n")},
-     CRASH_UNKNOWN,
+     CRASH_CONFIG,
      true,
-     "1"},
+     "snapshot"},
 };
 
 static void test_classes(void **state)

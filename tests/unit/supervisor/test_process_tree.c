@@ -225,7 +225,8 @@ static void test_a_listening_socket_is_taken(void **state)
     assert_int_equal(connect(client, (struct sockaddr *)&at, sizeof(at)), 0);
     close(client);
     assert_int_equal(port_owner_take(child, port), -ESRCH);
-    assert_int_equal(port_owner_take(getppid(), port), -ENOENT); /* it has another */
+    if (getppid() > 0)                                               /* 0: in another namespace */
+        assert_int_equal(port_owner_take(getppid(), port), -ENOENT); /* it has another */
     close(taken);
 }
 
