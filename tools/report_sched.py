@@ -155,9 +155,9 @@ tenth later than its share of the tokens.
 
 {prefill(beside / "bench-prefill.json")}
 
-With the real CPU engine (`make bench-long PROMPT=65536`, two cores, AVX2) short ones' 99th percentile is 1,275 ms
-(goal 1,471, of which a step is 1,375), the long one takes 172 s (195), and tokens a second are 1.03 of what the parts
-take by themselves (0.98).
+With the real CPU engine (`make bench-long PROMPT=65536`, two cores, AVX2) short ones' 99th percentile is 1,275 ms (goal
+1,471, of which a step is 1,375), the long one takes 172 s (195), and tokens a second are 1.03 of what the parts take by
+themselves (0.98).
 
 ## Host time of one step
 
