@@ -119,6 +119,7 @@ enum doctor_pattern_kind {
     PATTERN_START, /* a process begins */
     PATTERN_WARM,  /* it warms up: loaded, not ready */
     PATTERN_READY, /* it serves */
+    PATTERN_WORKS, /* a request was answered well */
     PATTERN_STOP,  /* it was asked to end */
     PATTERN_EARLY, /* only a start writes this: for logs whose beginning is missing */
     PATTERN_LATE,  /* only a server that serves writes this */

@@ -495,15 +495,17 @@ static int read_list(struct catalog_walk *w, const yaml_node_t *root)
     } lists[] = {{"starts", {.kind = PATTERN_START}},
                  {"warms", {.kind = PATTERN_WARM}},
                  {"readies", {.kind = PATTERN_READY}},
+                 {"works", {.kind = PATTERN_WORKS}},
                  {"stops", {.kind = PATTERN_STOP}},
                  {"early", {.kind = PATTERN_EARLY}},
                  {"late", {.kind = PATTERN_LATE}},
                  {"facts", {.kind = PATTERN_FACT}},
                  {"quoted_facts", {.kind = PATTERN_FACT, .quoted = true}}};
     const yaml_node_t *asks = NULL;
-    int r = check_keys(w, root,
-                       " starts warms readies stops early late facts quoted_facts flags hints "
-                       "helps asks signatures ");
+    int r =
+        check_keys(w, root,
+                   " starts warms readies works stops early late facts quoted_facts flags hints "
+                   "helps asks signatures ");
     for (size_t i = 0; r == 0 && i < sizeof(lists) / sizeof(lists[0]); i++)
         r = read_patterns(w, root, lists[i].key, lists[i].as);
     if (r == 0)

@@ -350,6 +350,11 @@ static bool is_code(const char *line, size_t len)
            (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 
+bool doctor_level_warns(const char *line, size_t len)
+{
+    return memmem(line, len, "WARN", 4) || memmem(line, len, "level=warn", 10);
+}
+
 bool doctor_level_loud(const char *line, size_t len)
 {
     return !doctor_level_mild(line, len) && is_loud(line, len) &&

@@ -20,5 +20,6 @@ bool doctor_level_echo(const char *line, size_t len);
 bool doctor_level_plain(const char *line, size_t len);
 /* A class of an exception with its modules, whatever its name: "subprocess.TimeoutExpired: ...". */
 bool doctor_level_class(const char *line, size_t len);
+bool doctor_level_warns(const char *line, size_t len); /* its own level is a warning */
 /* A line that complains without an exception: "ERROR ...", "... failed: ...". */
 bool doctor_level_loud(const char *line, size_t len);

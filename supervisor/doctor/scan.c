@@ -35,7 +35,7 @@ struct doctor_scan {
     uint32_t finding_count;
     struct doctor_numbers facts;
     enum doctor_phase phase;
-    uint64_t line;
+    uint64_t line, works; /* the last, and that of the last request that was answered well */
     uint32_t life;
     uint32_t early_life, late_life;   /* the last in which a line told its phase, +1 */
     bool eventful;                    /* this life has seen a failure */
@@ -251,6 +251,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
             s->phase = DOCTOR_PHASE_WARMUP;
         break;
     case PATTERN_READY: begin_serving(s); break;
+    case PATTERN_WORKS: s->works = s->line; break;
     case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
     case PATTERN_EARLY:
         s->early_life = s->life + 1;
@@ -314,6 +315,7 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
     case PATTERN_START:
     case PATTERN_WARM:
     case PATTERN_READY:
+    case PATTERN_WORKS:
     case PATTERN_STOP:
     case PATTERN_EARLY:
     case PATTERN_LATE: note_phase(s, p->kind); break;
@@ -529,7 +531,8 @@ static enum doctor_class kind_of(const struct doctor_hint *h)
     return h ? h->cls : DOCTOR_CLASSES;
 }
 
-struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
+/* Where no entry names a cause: the exception that decides, or the first line that complains. */
+static struct doctor_decisive decisive_line(const struct doctor_scan *s)
 {
     const struct trace_process *p = first_process(s);
     const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
@@ -545,6 +548,17 @@ struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
     if (!p || d.probably != DOCTOR_CLASSES) {
         d.line = t->loud_line;
         d.text = t->loud;
+    }
+    return d;
+}
+
+struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
+{
+    struct doctor_decisive d = decisive_line(s);
+    if (!d.known && s->works > d.line && doctor_level_warns(d.text, strlen(d.text))) {
+        d.line = 0; /* a warning, and requests were answered well after it */
+        d.text = "";
+        d.probably = DOCTOR_CLASSES;
     }
     return d;
 }

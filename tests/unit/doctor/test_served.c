@@ -251,18 +251,40 @@ static void test_ran(void **state)
     doctor_scan_free(s.scan);
 }
 
+/* A warning decides nothing once requests were answered well after it; a line that is none does. */
+static void test_goes_on_well(void **state)
+{
+    (void)state;
+#define WARNS "time=2026-11-20T10:00:00Z level=WARN msg=\"cannot find the kelp\" weed=4\n"
+    static const char *const well[] = {
+        "INFO:     10.0.0.7:40212 - \"POST /v1/completions HTTP/1.1\" 200 OK\n",
+        "2026-11-20T10:00:09 [INFO ] ACCESS_LOG - /10.0.0.7:40 \"PUT /predictions/x HTTP/1.1\" 200 "
+        "7\n",
+        "[GIN] 2026/11/20 - 10:00:09 | 200 |  2.1s |  10.0.0.7 | POST     \"/api/chat\"\n",
+        "srv  log_server_r: done request: POST /v1/chat/completions 10.0.0.7 200\n"};
+    for (size_t i = 0; i < sizeof(well) / sizeof(well[0]); i++) {
+        char text[512];
+        (void)snprintf(text, sizeof(text), "%s%s", WARNS, well[i]);
+        assert_told(text, "");
+    }
+    static const char *const ill[] = {
+        WARNS, WARNS "INFO:     10.0.0.7:40212 - \"POST /v1/completions HTTP/1.1\" 500 Internal\n",
+        "srv  log_server_r: done request: POST / 10.0.0.7 200\n" WARNS};
+    for (size_t i = 0; i < sizeof(ill) / sizeof(ill[0]); i++) {
+        struct scanned s = scan(ill[i]);
+        assert_true(doctor_scan_decisive(s.scan).line > 0);
+        doctor_scan_free(s.scan);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outlived),
-                                       cmocka_unit_test(test_stands_still),
-                                       cmocka_unit_test(test_warnings),
-                                       cmocka_unit_test(test_shared),
-                                       cmocka_unit_test(test_stops),
-                                       cmocka_unit_test(test_waited),
-                                       cmocka_unit_test(test_free_memory),
-                                       cmocka_unit_test(test_prose),
-                                       cmocka_unit_test(test_ran),
-                                       cmocka_unit_test(test_done_without),
-                                       cmocka_unit_test(test_ranks_stand_still)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_outlived),     cmocka_unit_test(test_stands_still),
+        cmocka_unit_test(test_warnings),     cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_stops),        cmocka_unit_test(test_waited),
+        cmocka_unit_test(test_free_memory),  cmocka_unit_test(test_prose),
+        cmocka_unit_test(test_ran),          cmocka_unit_test(test_done_without),
+        cmocka_unit_test(test_goes_on_well), cmocka_unit_test(test_ranks_stand_still)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
