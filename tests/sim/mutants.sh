@@ -98,21 +98,21 @@ rates.c@return reads > (double)least ? (uint64_t)reads : least;@return (uint64_t
 rates.c@r->landed_took_us * rows / r->landed_rows@r->landed_took_us / 2@test_share
 rates.c@takes_us - takes_us / LATE_PART@takes_us@test_share
 rates.c@takes_us < LATE_LEAST_US ? 0@false ? 0@test_share
-pace.c@- row * p->x - context * p->c@- row * p->x@test_pace
+line.c@- row * l->x - context * l->c@- row * l->x@test_pace
 pace.c@speed(p, most) * (1 - loss);@0;@test_pace
 pace.c@if (now > down)@if (false)@test_pace
 pace.c@else if (now < up)@else if (false)@test_pace
 pace.c@rows = rows < most ? 2 * rows : rows / 2;@(void)0;@test_pace
-pace.c@FORGET * *sums[i] + add[i]@*sums[i] + add[i]@test_pace
-pace.c@rows < ROWS_LEAST || took_us == 0@took_us == 0@test_pace
+line.c@FORGET * *sums[i] + add[i]@*sums[i] + add[i]@test_pace
+pace.c@rows < PACE_ROWS_LEAST || took_us == 0@took_us == 0@test_pace
 pace.c@return beside(p->budget ? p->budget : most, most, decodes);@return p->budget ? p->budget : most;@test_pace
-pace.c@t = fmin((double)took_us, pace_longest(p, x, c));@t = (double)took_us;@test_pace
+line.c@t = fmin(took_us, line_longest(l, x, c));@t = took_us;@test_pace
 pace.c@free < PACE_SPARE || free@free@test_pace
 pace.c@free < p->knee / KNEE_PART@false@test_pace
 pace.c@decodes == 0 || p->planned % PACE_EXPLORE == 0@decodes == 0@test_pace
 pace.c@p->paid > PAID_MOST@false@test_pace
-pace.c@fmin(knee, OUTLIER * p->knee)@knee@test_pace
-pace.c@- p->fixed_us - p->context_us * (double)context@- p->fixed_us@test_pace
+pace.c@fmin(knee, LINE_OUTLIER * p->knee)@knee@test_pace
+pace.c@- p->line.fixed_us - p->line.context_us * (double)context@- p->line.fixed_us@test_pace
 pace.c@return p->knee < most ? (uint32_t)p->knee : most;@return (uint32_t)p->knee;@test_pace
 plan.c@return p->spread ? spare : rows;@return rows;
 plan.c@is_held_by_others(s) ? pace_spare@true ? pace_spare
