@@ -2,6 +2,7 @@
 kept, for a day, and never repeated. The servers are fakes that run out of memory exactly when their flags let them."""
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -90,8 +91,8 @@ def test_a_start_that_expandable_segments_end_is_made_without_them_by_the_next_e
     try:
         f.start()
         pid = wait_for("it starts", lambda: f.all()["a"]["pid"])
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            assert b"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in file.read().split(b"\0")
+        environ = pathlib.Path(f"/proc/{pid}/environ")  # evenkeeld's until it is the program
+        wait_for("it may grow", lambda: b"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in environ.read_bytes().split(b"\0"))
         wait_for("it is written", lambda: json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["life"]["pid"] == pid)
         assert json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["life"]["loosened"] is True
         f.process.kill()
