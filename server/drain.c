@@ -208,13 +208,9 @@ void drain_on_serving(struct instance *s)
 
 /* Before it serves. What an order found in it is answered when it does, where new requests wait for
  * the next process meanwhile; a signal ends it at once. */
-static bool drain_leaves_early(struct instance *s, uint64_t now)
+static bool drain_leaves_early(struct instance *s, bool waits, uint64_t deadline, uint64_t now)
 {
-    pthread_mutex_lock(&s->lock);
-    bool waits = s->hold && s->leave_code == EK_EXIT_RESTART && now <= s->deadline_us;
-    uint64_t deadline = s->deadline_us;
-    pthread_mutex_unlock(&s->lock);
-    if (!waits || !s->listening)
+    if (!waits || now > deadline || !s->listening)
         return true;
     if (http_parked(s->http) > 0) { /* it is answered here */
         s->idle_us = 0;
@@ -267,7 +263,7 @@ bool drain_may_leave(struct instance *s)
 {
     pthread_mutex_lock(&s->lock);
     bool leaving = s->leaving;
-    bool hold = s->hold;
+    bool hold = s->hold, waits = hold && s->leave_code == EK_EXIT_RESTART;
     uint64_t deadline = s->deadline_us, now = ek_now_us();
     pthread_mutex_unlock(&s->lock);
     if (options_follows(&s->o))
@@ -277,7 +273,8 @@ bool drain_may_leave(struct instance *s)
         return false;
     }
     bool early = atomic_load(&s->start) != START_READY || !s->serving;
-    if (early ? !drain_leaves_early(s, now) : !drain_leaves_late(s, hold, deadline, now))
+    if (early ? !drain_leaves_early(s, waits, deadline, now)
+              : !drain_leaves_late(s, hold, deadline, now))
         return false;
     pthread_mutex_lock(&s->lock);
     leaving = s->leaving; /* it may have been taken back just now */

@@ -8,7 +8,7 @@
 #define SPREAD_LEAST 0.1   /* of rows, as a share of their mean */
 #define RIDGE        1e-3  /* of the context's square, added to its spread */
 
-bool line_fit(struct line *l, bool *ret_flat)
+bool line_fit(struct line *l)
 {
     double sxx = l->xx - l->x * l->x / l->n, sxc = l->xc - l->x * l->c / l->n;
     double scc = l->cc - l->c * l->c / l->n + RIDGE * l->cc;
@@ -16,7 +16,6 @@ bool line_fit(struct line *l, bool *ret_flat)
     double mean = l->x / l->n;
 
     l->known = false;
-    *ret_flat = false;
     if (l->n < STEPS_LEAST || sxx / l->n < SPREAD_LEAST * SPREAD_LEAST * mean * mean)
         return false;
     double det = sxx * scc - sxc * sxc, row = sxt / sxx, context = 0;
@@ -31,16 +30,15 @@ bool line_fit(struct line *l, bool *ret_flat)
     double fixed = (l->t - row * l->x - context * l->c) / l->n;
     double rest = fmax(0, l->tt - l->t * l->t / l->n - row * sxt - context * sct);
     double error = sqrt(rest / l->n / sxx); /* of the time of a row, one standard deviation */
-    *ret_flat = !(row > error);
-    if (*ret_flat)
-        return false;
+    if (!(row > error))
+        return true;
     l->row_us = row - error;
     l->context_us = context;
     l->fixed_us = fmax(fixed, 0) + error * mean;
     l->doubt_us = error;
     l->doubt_rows = mean;
     l->known = true;
-    return true;
+    return false;
 }
 
 /* The longest that is believed of such a step. */

@@ -26,6 +26,6 @@ struct line {
 
 /* A step with so many rows took so long, as far as that is believed. */
 void line_landed(struct line *l, double rows, double context, double took_us);
-/* Sets what is known. False: nothing is; *ret_flat: because a step takes what it takes, however
- * many rows it has. */
-bool line_fit(struct line *l, bool *ret_flat);
+/* Sets what is known. True: nothing is, because a step takes what it takes, however many rows it
+ * has. */
+bool line_fit(struct line *l);

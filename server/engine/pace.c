@@ -11,6 +11,7 @@
 
 #include <math.h>
 
+#define ROWS_LEAST    192u /* steps with less are not learned from */
 #define PACE_EXPLORE  32u
 #define CHOOSE_EVERY  32u
 #define LOSS_TO_RAISE 0.03 /* more than PACE_LOSS, so that the choice does not go to and fro */
@@ -55,10 +56,8 @@ static uint32_t smallest(const struct pace *p, uint32_t most, double loss)
 
 static void pace_choose(struct pace *p, uint32_t most)
 {
-    bool flat;
-
     p->landed = 0;
-    if (!line_fit(&p->line, &flat) && flat)
+    if (line_fit(&p->line))
         p->budget = 0; /* the largest is the best */
     if (!p->line.known || most <= PACE_LEAST)
         return;
@@ -72,7 +71,7 @@ static void pace_choose(struct pace *p, uint32_t most)
 
 void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us)
 {
-    if (rows < PACE_ROWS_LEAST || took_us == 0)
+    if (rows < ROWS_LEAST || took_us == 0)
         return;
     p->landed++;
     line_landed(&p->line, rows, (double)context, (double)took_us);
@@ -183,7 +182,7 @@ void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t 
     double line = pace_likely_us(p, rows) + p->line.context_us * (double)context;
 
     if (!p->line.known)
-        p->shared_tried += rows >= PACE_ROWS_LEAST;
+        p->shared_tried += rows >= ROWS_LEAST;
     if (!p->line.known || took_us == 0 || !(line > 0) || rows < SHARED_FULL * p->shared_least)
         return;
     p->shared_over +=

@@ -33,14 +33,13 @@
 
 #include "server/engine/line.h"
 
-#define PACE_ROWS_LEAST   192u /* steps with less are not learned from */
 #define PACE_LEAST        512u /* rows of prompts: with one tenant less is the operator's alone */
 #define PACE_SHARED_LEAST 64u  /* with several */
 #define PACE_LOSS         0.02 /* of the speed of prompts */
 #define PACE_SPARE        32u  /* rows below the knee: fewer are not worth a step of their own */
 
 struct pace {
-    struct line line;         /* of steps with PACE_ROWS_LEAST and more */
+    struct line line;         /* of large steps */
     uint32_t landed, planned; /* steps since the choice, and ever, round */
     uint32_t budget;          /* the choice, 0 = none yet: all that the limit allows */
     double knee; /* rows that a step has in the time of one of answers alone; 0 = not known */

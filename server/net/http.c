@@ -49,20 +49,11 @@ static int init_worker(struct http *h, enum http_role role)
     return -pthread_mutex_init(&w->lock, NULL);
 }
 
-static struct worker *find_worker(struct http *h, enum http_role role)
-{
-    for (uint32_t i = 0; i < h->workers; i++) {
-        if (h->worker[i].role == role)
-            return &h->worker[i];
-    }
-    return NULL;
-}
-
 static int start_control(struct http *h, struct ek_fault *fault)
 {
     if (!h->p.control_path)
         return 0;
-    struct worker *w = find_worker(h, HTTP_CONTROL);
+    struct worker *w = worker_find(h, HTTP_CONTROL);
     if (snprintf(h->control_path, sizeof(h->control_path), "%s", h->p.control_path) >=
         (int)sizeof(h->control_path))
         return ek_fault_set(fault, "control-socket", "--control-socket: the path is too long");
@@ -178,7 +169,7 @@ void http_take_secret(struct http *h, const uint8_t secret[AUTH_SECRET])
 
 int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
 {
-    struct worker *health = find_worker(h, HTTP_HEALTH);
+    struct worker *health = worker_find(h, HTTP_HEALTH);
     int flags = fcntl(listen_fd, F_GETFL);
     /* It may come from elsewhere: accept() must never block. */
     if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) < 0) {
@@ -302,7 +293,7 @@ uint32_t http_active(const struct http *h)
 
 uint32_t http_waiting(struct http *h)
 {
-    const struct worker *health = find_worker(h, HTTP_HEALTH);
+    const struct worker *health = worker_find(h, HTTP_HEALTH);
     return atomic_load(&h->peeked) + (health ? atomic_load(&health->load) : 0);
 }
 
@@ -376,7 +367,7 @@ void http_stop(struct http *h)
         return;
     atomic_store(&h->phase, HTTP_STOPPING);
     encoder_stop(h->encoder); /* first: no other thread has what it has */
-    struct worker *health = find_worker(h, HTTP_HEALTH);
+    struct worker *health = worker_find(h, HTTP_HEALTH);
     if (health)
         worker_stop(health); /* first: it gives connections to the others */
     for (uint32_t i = 0; i < h->workers; i++) {

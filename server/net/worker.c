@@ -35,15 +35,22 @@
 #define SENDING_MOST  1024u   /* and while an answer is sent, a record of TLS in each; then they */
 #define EAGER_MS      2       /* come after so long */
 
-/* The thread whose listener has connections that wait for others to end, or NULL. */
-static struct worker *somebody_waits(struct http *h)
+struct worker *worker_find(struct http *h, enum http_role role)
 {
     for (uint32_t i = 0; i < h->workers; i++) {
-        if (h->worker[i].role == HTTP_HEALTH && atomic_load(&h->worker[i].started) &&
-            listener_waits(h->worker[i].listener)) /* started: its listener is made */
+        if (h->worker[i].role == role)
             return &h->worker[i];
     }
     return NULL;
+}
+
+/* The thread whose listener has connections that wait for others to end, or NULL. */
+static struct worker *somebody_waits(struct http *h)
+{
+    struct worker *w = worker_find(h, HTTP_HEALTH);
+
+    /* started: its listener is made */
+    return w && atomic_load(&w->started) && listener_waits(w->listener) ? w : NULL;
 }
 
 /* One connection less: a listener may accept another. */

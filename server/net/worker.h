@@ -12,5 +12,7 @@
 
 /* Makes the daemon and starts the thread. The rest of *w is set by the caller. Negative errno. */
 int worker_start(struct worker *w);
+/* The first of that role; NULL: there is none. */
+struct worker *worker_find(struct http *h, enum http_role role);
 /* Ends what is in progress, then the thread. Fine when it never started. */
 void worker_stop(struct worker *w);

@@ -267,7 +267,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
 }
 
 /* It goes on: what was said less often than that is taken back, of that engine. */
-static void clear(struct doctor_scan *s, const struct doctor_pattern *p)
+static void scan_clear(struct doctor_scan *s, const struct doctor_pattern *p)
 {
     struct doctor_finding *f = &s->finding[p->signature];
     const uint32_t times = s->catalog->signatures[p->signature].times;
@@ -310,7 +310,7 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
             take_numbers(s, p, &f->numbers);
         break;
     }
-    case PATTERN_CLEAR: clear(s, p); break;
+    case PATTERN_CLEAR: scan_clear(s, p); break;
     case PATTERN_FACT: take_numbers(s, p, &s->facts); break;
     case PATTERN_START:
     case PATTERN_WARM:

@@ -104,7 +104,7 @@ pace.c@if (now > down)@if (false)@test_pace
 pace.c@else if (now < up)@else if (false)@test_pace
 pace.c@rows = rows < most ? 2 * rows : rows / 2;@(void)0;@test_pace
 line.c@FORGET * *sums[i] + add[i]@*sums[i] + add[i]@test_pace
-pace.c@rows < PACE_ROWS_LEAST || took_us == 0@took_us == 0@test_pace
+pace.c@rows < ROWS_LEAST || took_us == 0@took_us == 0@test_pace
 pace.c@return beside(p->budget ? p->budget : most, most, decodes);@return p->budget ? p->budget : most;@test_pace
 line.c@t = fmin(took_us, line_longest(l, x, c));@t = took_us;@test_pace
 pace.c@free < PACE_SPARE || free@free@test_pace
