@@ -28,21 +28,23 @@ static void round_rows(const struct cpu_gemm *g)
 }
 
 #define HIGHEST  14u /* rows of a block of one panel, which reads each weight once */
-#define HIGH     12u /* rows of one of several blocks: sums come and go more often */
 #define UNROLL14 _Pragma("GCC unroll 14")
 
-#define SUB_PAIRS                                                                                  \
-    128u /* of inputs: what a panel holds of them, and of the next, stays in the first cache */
-
-/* Bytes ahead of a single block that are fetched, by how many panels it reads at once: what a core
- * asks for in the time of an answer from memory. Asked for this way memory is read as fast as by
- * plain loads (avx512bf16 on Zen 5: 4 to 16 KiB differ by a twentieth; without, by a third). */
+/* Bytes ahead that the only block of rows asks for, by how many panels it reads at once: what a
+ * core wants in the time of an answer from memory. Asked for this way memory is read as fast as by
+ * plain loads (Zen 5: 4 to 16 KiB differ by a twentieth; without it a third is lost). */
 #define AHEAD_ONE   12288u
 #define AHEAD_PAIRS 4096u
+/* The same where weights come from the second cache. */
+#define AHEAD_NEAR 512u
+
+#define FEW_BLOCKS 3u   /* of rows, which take turns at ... */
+#define SUB_PAIRS  128u /* ... so many inputs: with what is fetched they stay in the first cache */
 
 /* A block of rows and panels at some of the inputs. What is fetched into the first cache meanwhile:
- * the same of each panel, `ahead` bytes further, or a share of what follows: from w + `ahead`,
- * `share` / 256 bytes for each pair. */
+ * the same of each panel, `ahead` bytes further; or a share of what follows the only panel, from w
+ * + `ahead` on, `share` / 256 bytes for each pair; or that and, from the second cache, what of the
+ * panel comes AHEAD_NEAR bytes later. */
 struct dot_rows {
     const uint32_t *x;
     const char *w;
@@ -54,7 +56,7 @@ struct dot_rows {
     bool add;
 };
 
-enum dot_fetch { FETCH_NONE, FETCH_SAME, FETCH_SHARE };
+enum dot_fetch { FETCH_NONE, FETCH_SAME, FETCH_SHARE, FETCH_BOTH };
 
 INLINE void dot_block(int rows, int panels, enum dot_fetch fetch, const struct cpu_gemm *g,
                       const struct dot_rows *s)
@@ -75,16 +77,17 @@ INLINE void dot_block(int rows, int panels, enum dot_fetch fetch, const struct c
     NOROLL
     for (uint32_t k = 0; k < s->pairs; k++) {
         __m512i v[4][2];
-        if (fetch == FETCH_SHARE)
+        if (fetch == FETCH_SHARE || fetch == FETCH_BOTH)
             __builtin_prefetch(s->w + s->ahead + (k * s->share >> 8));
         UNROLL4
         for (int p = 0; p < panels; p++) {
             const char *at = s->w + (size_t)k * 128 + p * g->panel_bytes;
             v[p][0] = _mm512_loadu_si512(at);
             v[p][1] = _mm512_loadu_si512(at + 64);
-            if (fetch == FETCH_SAME) {
-                __builtin_prefetch(at + s->ahead);
-                __builtin_prefetch(at + s->ahead + 64);
+            if (fetch == FETCH_SAME || fetch == FETCH_BOTH) {
+                const size_t ahead = fetch == FETCH_SAME ? s->ahead : AHEAD_NEAR;
+                __builtin_prefetch(at + ahead);
+                __builtin_prefetch(at + ahead + 64);
             }
         }
         UNROLL14
@@ -134,12 +137,19 @@ static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels, e
         DOT(9, 1, FETCH_SHARE);
         DOT(10, 1, FETCH_SAME);
         DOT(10, 1, FETCH_SHARE);
+        DOT(10, 1, FETCH_BOTH);
         DOT(11, 1, FETCH_SAME);
         DOT(11, 1, FETCH_SHARE);
+        DOT(11, 1, FETCH_BOTH);
         DOT(12, 1, FETCH_SAME);
         DOT(12, 1, FETCH_SHARE);
+        DOT(12, 1, FETCH_BOTH);
         DOT(13, 1, FETCH_SAME);
+        DOT(13, 1, FETCH_SHARE);
+        DOT(13, 1, FETCH_BOTH);
         DOT(14, 1, FETCH_SAME);
+        DOT(14, 1, FETCH_SHARE);
+        DOT(14, 1, FETCH_BOTH);
     }
 }
 
@@ -168,13 +178,15 @@ static void dot_few(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, b
     }
 }
 
-/* A panel: all rows at the first part of the inputs, then at the next. The first blocks of rows
- * fetch the part that follows, or the first one of the `next` panel, each an equal share of it, so
- * that memory is never idle. */
+/* A panel by several blocks of rows. The first ones fetch what follows, each an equal share of it,
+ * so that memory is never idle. Few blocks take SUB_PAIRS of the inputs at a time, all of them the
+ * same, and fetch the next so many or the first of the `next` panel: reading takes as long as
+ * multiplying then, and what is fetched stays in the first cache. More blocks fetch the panel after
+ * this one. */
 static void dot_many(const struct cpu_gemm *g, uint32_t panel, bool next)
 {
-    const uint32_t pairs = (g->k + 1) / 2, parts = (pairs + SUB_PAIRS - 1) / SUB_PAIRS;
-    const uint32_t blocks = (g->rows + HIGH - 1) / HIGH;
+    const uint32_t pairs = (g->k + 1) / 2, blocks = (g->rows + HIGHEST - 1) / HIGHEST;
+    const uint32_t parts = blocks > FEW_BLOCKS ? 1 : (pairs + SUB_PAIRS - 1) / SUB_PAIRS;
     const uint32_t fetching = blocks < FETCHING ? blocks : FETCHING;
     const size_t stride = work_stride(g);
     const char *w = (const char *)g->w + panel * g->panel_bytes;
@@ -182,9 +194,7 @@ static void dot_many(const struct cpu_gemm *g, uint32_t panel, bool next)
     for (uint32_t part = 0; part < parts; part++) {
         const uint32_t first = part * pairs / parts, end = (part + 1) * pairs / parts;
         const size_t some = (size_t)(end - first) * 128;
-        size_t ahead = some;
-        if (part + 1 == parts)
-            ahead = next ? g->panel_bytes - (size_t)first * 128 : 0;
+        const bool last = part + 1 == parts;
         for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
             const uint32_t row = i * g->rows / blocks, below = (i + 1) * g->rows / blocks;
             struct dot_rows s = {.x = g->work + row * stride + first,
@@ -193,11 +203,12 @@ static void dot_many(const struct cpu_gemm *g, uint32_t panel, bool next)
                                  .pairs = end - first,
                                  .x_stride = stride,
                                  .add = g->add || part > 0};
-            if (i < fetching) {
-                s.ahead = ahead + i * some / fetching;
+            if ((!last || next) && i < fetching) {
+                s.ahead = last ? g->panel_bytes - (size_t)first * 128 : some;
+                s.ahead += i * some / fetching;
                 s.share = 128 * 256 / fetching;
             }
-            dot_some(g, below - row, 1, FETCH_SHARE, &s);
+            dot_some(g, below - row, 1, blocks > FEW_BLOCKS ? FETCH_BOTH : FETCH_SHARE, &s);
         }
     }
 }
