@@ -118,20 +118,19 @@ int ek_wire_tell(struct ek_wire *w, uint32_t node, uint32_t tag, const void *dat
 
 void ek_wire_done(struct ek_wire *w)
 {
-    for (uint32_t i = 0; i < EK_WIRE_TOLD; i++) {
+    for (uint32_t i = 0; i < EK_WIRE_TOLD; i++)
         free(w->told[i].data);
-        w->told[i] = (struct ek_mpi_message){0};
-    }
 }
 
 int ek_wire_room(struct ek_wire_buffer *b, size_t bytes)
 {
-    void *more = bytes > b->room ? realloc(b->data, bytes) : b->data;
-
-    if (bytes > b->room && !more)
+    if (bytes <= b->room)
+        return 0;
+    void *more = realloc(b->data, bytes);
+    if (!more)
         return -ENOMEM;
     b->data = more;
-    b->room = bytes > b->room ? bytes : b->room;
+    b->room = bytes;
     return 0;
 }
 
