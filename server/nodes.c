@@ -4,6 +4,7 @@
  */
 #include "server/nodes.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -22,20 +23,25 @@
 #include "server/private_net.h"
 #include "server/stack.h"
 
-static void card_say(struct ek_node_card *card, enum ek_card_line line, const char *form, ...)
+/* One more line of what has to be the same, and what helps where it is not. */
+static void card_say(struct ek_node_card *card, const char *remedy, const char *form, ...)
     __attribute__((format(printf, 3, 4)));
-static void card_say(struct ek_node_card *card, enum ek_card_line line, const char *form, ...)
+static void card_say(struct ek_node_card *card, const char *remedy, const char *form, ...)
 {
+    const uint32_t at = card->lines++;
     va_list args;
 
+    assert(at < sizeof(card->line) / sizeof(card->line[0]));
     va_start(args, form);
-    (void)vsnprintf(card->line[line], sizeof(card->line[line]), form, args);
+    (void)vsnprintf(card->line[at].says, sizeof(card->line[at].says), form, args);
     va_end(args);
+    (void)snprintf(card->line[at].remedy, sizeof(card->line[at].remedy), "%s", remedy);
 }
 
-static void fill_card(const struct stack *s, struct ek_node_card *card)
+void nodes_card(const struct stack *s, struct ek_node_card *ret_card)
 {
     const struct ek_graph *graph = &s->model->graph;
+    struct ek_node_card *card = ret_card;
     char note[MODEL_NOTE_BYTES];
 
     model_weights_note(s->model, false, note);
@@ -45,19 +51,25 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
                                   .free_bytes = s->info.free_bytes};
     if (gethostname(card->host, sizeof(card->host) - 1) < 0 || card->host[0] == '\0')
         (void)snprintf(card->host, sizeof(card->host), "unnamed");
-    card_say(card, EK_CARD_PROGRAM, "%s with kernels %u", EK_VERSION, EK_BACKEND_ABI);
-    card_say(card, EK_CARD_BACKEND, "%s", s->backend->name);
-    card_say(card, EK_CARD_ISA, "%s", s->info.isa);
-    card_say(card, EK_CARD_MODEL, "%s", s->model->family);
-    card_say(card, EK_CARD_FORM, "%s%s%.40s, KV cache %s", model_dtype_name(graph->dtype),
+    card_say(card, "install the same on all nodes", "is evenkeel-server %s with kernels %u",
+             EK_VERSION, EK_BACKEND_ABI);
+    card_say(card, "give all nodes the same --device", "computes on %s", s->backend->name);
+    card_say(card, "give all nodes the --cpu-isa that the oldest offers", "computes with %s",
+             s->info.isa);
+    card_say(card, "give all nodes the same model", "has a model %s", s->model->family);
+    card_say(card, "give all nodes the same --dtype, --quantization and --kv-cache-dtype",
+             "keeps it as %s%s%.40s, KV cache %s", model_dtype_name(graph->dtype),
              note[0] ? ", " : "", note,
              graph->kv_i8   ? "int8"
              : graph->kv_f8 ? "fp8"
                             : "plain");
-    card_say(card, EK_CARD_STAGES, "%u", card->stages);
-    card_say(card, EK_CARD_RANKS, "%u", card->ranks);
-    card_say(card, EK_CARD_SHAPE, "%" PRIx64, ek_graph_sum(graph));
-    card_say(card, EK_CARD_WEIGHTS, "%" PRIx64, ek_weight_sum(graph, &s->model->files));
+    card_say(card, "give all nodes the same", "has --pipeline-parallel-size %u", card->stages);
+    card_say(card, "give all nodes the same", "has ranks by --tensor-parallel-size %u",
+             card->ranks);
+    card_say(card, "give all nodes the same model, with the same config.json",
+             "has a model of shape %" PRIx64, ek_graph_sum(graph));
+    card_say(card, "give all nodes the same model files (sha256sum -c SHA256SUMS)",
+             "has weights %" PRIx64, ek_weight_sum(graph, &s->model->files));
 }
 
 static void on_lost(void *ctx, const char *why)
@@ -99,12 +111,41 @@ bool nodes_started(uint32_t *ret_node, uint32_t *ret_nodes)
 
 /* ---- meeting ---- */
 
-static int check_network(const struct options *o, const struct ek_cluster *c,
+void nodes_info(const struct ek_node_card *cards, uint32_t nodes, struct ek_device_info *info)
+{
+    const struct ek_node_card *least = &cards[0];
+
+    for (uint32_t k = 1; k < nodes; k++) {
+        least = cards[k].memory_bytes < least->memory_bytes ? &cards[k] : least;
+        if (cards[k].free_bytes < info->free_bytes)
+            info->free_bytes = cards[k].free_bytes;
+    }
+    if (least->memory_bytes >= info->memory_bytes)
+        return;
+    const size_t at = strlen(info->note);
+    (void)snprintf(info->note + at, sizeof(info->note) - at,
+                   "%sThe nodes differ: node %u (%s) has %.1f GiB, node 0 %.1f GiB. Each rank gets "
+                   "what the smallest can hold.",
+                   at > 0 ? " " : "", least->node, least->host,
+                   (double)least->memory_bytes / 0x1p30, (double)info->memory_bytes / 0x1p30);
+    info->memory_bytes = least->memory_bytes;
+}
+
+/* Whether what nodes say leaves this machine. */
+static bool leaves_machine(const struct ek_node_card *cards, uint32_t nodes)
+{
+    for (uint32_t k = 1; k < nodes; k++)
+        if (strcmp(cards[k].host, cards[0].host) != 0)
+            return true;
+    return false;
+}
+
+static int check_network(const struct options *o, const struct ek_node_card *cards,
                          struct ek_fault *fault)
 {
     char what[160];
 
-    if (o->allow_unencrypted_network || !ek_cluster_leaves_machine(c) ||
+    if (o->allow_unencrypted_network || !leaves_machine(cards, (uint32_t)o->nnodes) ||
         !private_net_find_public(getenv("OMPI_MCA_btl_tcp_if_include"),
                                  getenv("OMPI_MCA_btl_tcp_if_exclude"), what, sizeof(what)))
         return 0;
@@ -127,7 +168,7 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
                                   .ctx = s};
     const bool noted = s->info.note[0] != '\0';
 
-    fill_card(s, &p.card);
+    nodes_card(s, &p.card);
     http_progress(s->http, "waiting for the other nodes", 0, 0);
     (void)sd_notify(0, "STATUS=Waiting for the other nodes");
     /* Between processes of one machine: needs rights that neither a sandbox nor a container gives.
@@ -137,12 +178,12 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
     if (r < 0)
         return r;
     atomic_store(&s->cluster, c);
-    r = check_network(o, c, fault);
+    r = check_network(o, ek_cluster_cards(c), fault);
     if (r < 0)
         return r;
     ek_cluster_open(c, &s->open);
     if (p.node == 0)
-        ek_cluster_info(c, &s->info);
+        nodes_info(ek_cluster_cards(c), p.nodes, &s->info);
     if (p.node == 0 && !noted && s->info.note[0])
         ek_log(EK_LOG_WARNING, "%s", s->info.note);
     ek_log(EK_LOG_NOTICE, "Node %u of %u: ranks %u to %u of %u", p.node, p.nodes, s->open.first,
@@ -189,13 +230,12 @@ int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault)
 bool nodes_asked(struct stack *s)
 {
     struct ek_cluster *c = s->o->node_rank == 0 ? atomic_load(&s->cluster) : NULL;
-    uint32_t node;
-    const char *host = c ? ek_cluster_leaver(c, &node) : NULL;
+    const uint32_t node = c ? ek_cluster_leaver(c) : 0;
 
-    if (host)
+    if (node > 0)
         ek_log(EK_LOG_NOTICE, "Node %u (%s) was asked to stop: draining, then all nodes end", node,
-               host);
-    return host != NULL;
+               ek_cluster_cards(c)[node].host);
+    return node > 0;
 }
 
 bool nodes_leave(struct stack *s)

@@ -8,11 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ek_device_info;
 struct ek_fault;
+struct ek_node_card;
 struct stack;
 
 /* Whether mpirun or srun started several of this program: which one this is, and how many. */
 bool nodes_started(uint32_t *ret_node, uint32_t *ret_nodes);
+/* What this node is, and which of it has to be the same on all; with the model read. */
+void nodes_card(const struct stack *s, struct ek_node_card *ret_card);
+/* What the plan may count on, of what node 0 has: each node gets what the smallest has. */
+void nodes_info(const struct ek_node_card *cards, uint32_t nodes, struct ek_device_info *info);
 /* Every node, with the model read: the cluster, and in `open` how its ranks reach the others.
  * -EBADMSG where what they say would cross a public network. */
 int nodes_meet(struct stack *s, struct ek_fault *fault);

@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "common/path.h"
 #include "common/recorder.h"
 #include "kernels/registry.h"
 #include "server/answer_parsers.h"
@@ -354,13 +355,9 @@ static void fill_names(struct stack *s)
         v->name[v->names++] = o->served_model_name.at[i];
     if (v->names)
         return;
-    size_t len = strlen(o->model);
-    while (len > 1 && o->model[len - 1] == '/')
-        len--;
-    size_t from = len;
-    while (from > 0 && o->model[from - 1] != '/')
-        from--;
-    (void)snprintf(s->name, sizeof(s->name), "%.*s", (int)(len - from), o->model + from);
+    size_t bytes;
+    const char *name = ek_path_name(o->model, &bytes);
+    (void)snprintf(s->name, sizeof(s->name), "%.*s", (int)bytes, name);
     if (s->name[0] && strcmp(s->name, o->model) != 0)
         v->name[v->names++] = s->name;
     v->name[v->names++] = o->model;

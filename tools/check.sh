@@ -156,9 +156,11 @@ e2e() {
     unset EVENKEEL_SHARE EVENKEEL_DAY
     return $ok
 }
-# litellm, langchain, MCP and schemathesis (a phase each day, a twelfth of its examples), in an environment of their own.
+# litellm, langchain, MCP and the others in an environment of their own, a third of their files each day; and
+# schemathesis, a phase each day with a twelfth of its examples.
 clients() {
     export EVENKEEL_SHARE=12 EVENKEEL_DAY="$today"
+    echo "-- a third of the files: EVENKEEL_SHARE=$EVENKEEL_SHARE EVENKEEL_DAY=$EVENKEEL_DAY"
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
     ok=$?
     unset EVENKEEL_SHARE EVENKEEL_DAY venv

@@ -1,9 +1,9 @@
 /*
  * The CPU backend inside: the device, as its modules share it. cpu.c is the table that others see,
- * shape.c says how many bytes everything takes, weights.c packs, worker.c owns the device thread
- * and the jobs, run.c interprets the operations, rows.c has the small ones, attention.c and
- * sample.c are its two large ones, cache.c writes K and V, states.c has recurrent state, tier.h is
- * the arithmetic.
+ * probe.c asks the machine, shape.c says how many bytes everything takes, weights.c packs, worker.c
+ * owns the device thread and the jobs, run.c interprets the operations, rows.c has the small ones,
+ * attention.c and sample.c are its two large ones, cache.c writes K and V, states.c has recurrent
+ * state, tier.h is the arithmetic.
  *
  * Owner: the fields below `slots` and the memory are touched by the device thread and the team
  * while a step runs, by the caller of load(), kv_open() and kv_resize() with no step in flight.

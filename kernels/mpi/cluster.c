@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,12 +19,16 @@
 
 /* ---- failing ---- */
 
-void cluster_fail(struct ek_cluster *c, const char *why)
+void cluster_fail(struct ek_cluster *c, const char *form, ...)
 {
+    va_list args;
+
     pthread_mutex_lock(&c->lock);
     if (c->why[0] == '\0') {
-        (void)snprintf(c->why, sizeof(c->why), "%s", why);
-        if (c->p.lost && c->met > 0) /* before anybody fails for it and has less to say */
+        va_start(args, form);
+        (void)vsnprintf(c->why, sizeof(c->why), form, args);
+        va_end(args);
+        if (c->p.lost) /* before anybody fails for it and has less to say */
             c->p.lost(c->p.ctx, c->why);
         ek_wire_cut(&c->orders);
         ek_wire_cut(&c->sums);
@@ -37,37 +42,14 @@ void cluster_lost(void *cluster, uint32_t node, int code)
 {
     struct ek_cluster *c = cluster;
     const char *host = c->card[node].host;
-    char name[96], why[320];
 
-    (void)snprintf(name, sizeof(name), "node %u%s%s%s", node, host[0] ? " (" : "", host,
-                   host[0] ? ")" : "");
-    if (c->met <= 0)
-        c->met = code == -EPROTO ? -EBADMSG : EK_ECOMM;
-    if (c->met == -EBADMSG)
-        (void)snprintf(why, sizeof(why),
-                       "Node %u is another version of this program: install the same on all nodes",
-                       node);
-    else if (code == -ETIMEDOUT && c->met < 0)
-        (void)snprintf(why, sizeof(why),
-                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
-                       "whether MPI uses a network that all machines are in (--mca "
-                       "btl_tcp_if_include)",
-                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
-    else if (code == -ETIMEDOUT)
-        (void)snprintf(why, sizeof(why),
-                       "%s did not answer for %.1f s: it hangs, or the network to it does", name,
-                       (double)c->p.stall_us / 1e6);
+    if (code == -ETIMEDOUT)
+        cluster_fail(c,
+                     "node %u (%s) did not answer for %.1f s: it hangs, or the network to it does",
+                     node, host, (double)c->p.stall_us / 1e6);
     else
-        (void)snprintf(why, sizeof(why), "MPI cannot reach %s any more: %s", name,
-                       ek_strerror(code));
-    cluster_fail(c, why);
-}
-
-void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size)
-{
-    pthread_mutex_lock(&c->lock);
-    (void)snprintf(ret_text, size, "%s", c->why);
-    pthread_mutex_unlock(&c->lock);
+        cluster_fail(c, "MPI cannot reach node %u (%s) any more: %s", node, host,
+                     ek_strerror(code));
 }
 
 void ek_cluster_abort(struct ek_cluster *c, int code)
@@ -88,53 +70,63 @@ void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct e
 
 /* ---- meeting ---- */
 
-/* What is said of a line of both nodes, and what helps. */
-static const struct {
-    const char *says, *remedy;
-} g_lines[EK_CARD_LINES] = {
-    [EK_CARD_PROGRAM] = {"is evenkeel-server", "install the same on all nodes"},
-    [EK_CARD_BACKEND] = {"computes on", "give all nodes the same --device"},
-    [EK_CARD_ISA] = {"computes with", "give all nodes the --cpu-isa that the oldest offers"},
-    [EK_CARD_MODEL] = {"has a model", "give all nodes the same model"},
-    [EK_CARD_FORM] = {"keeps it as",
-                      "give all nodes the same --dtype, --quantization and --kv-cache-dtype"},
-    [EK_CARD_STAGES] = {"has --pipeline-parallel-size", "give all nodes the same"},
-    [EK_CARD_RANKS] = {"has ranks by --tensor-parallel-size", "give all nodes the same"},
-    [EK_CARD_SHAPE] = {"has a model of shape",
-                       "give all nodes the same model, with the same config.json"},
-    [EK_CARD_WEIGHTS] = {"has weights",
-                         "give all nodes the same model files (sha256sum -c SHA256SUMS)"},
-};
-
 int ek_card_check(const struct ek_node_card *mine, const struct ek_node_card *first,
                   struct ek_fault *fault)
 {
-    for (int i = 0; i < EK_CARD_LINES; i++)
-        if (strcmp(mine->line[i], first->line[i]) != 0)
-            return ek_fault_set(fault, "nnodes", "Node %u (%s) %s %.80s, node %u (%s) %s %.80s: %s",
-                                mine->node, mine->host, g_lines[i].says, mine->line[i], first->node,
-                                first->host, g_lines[i].says, first->line[i], g_lines[i].remedy);
+    for (uint32_t i = 0; i < mine->lines; i++)
+        if (strcmp(mine->line[i].says, first->line[i].says) != 0)
+            return ek_fault_set(fault, "nnodes", "Node %u (%s) %s, node %u (%s) %s: %s", mine->node,
+                                mine->host, mine->line[i].says, first->node, first->host,
+                                first->line[i].says, mine->line[i].remedy);
     return 0;
 }
 
-/* Node 0 has the cards of all, the others that of node 0, to compare. */
+struct meeting {
+    const struct ek_cluster_params *p;
+    struct ek_fault *fault;
+    int code;
+};
+
+static void meeting_failed(void *ctx, uint32_t node, int code)
+{
+    struct meeting *m = ctx;
+
+    m->code = EK_ECOMM;
+    if (code == -EPROTO)
+        m->code = ek_fault_set(m->fault, "nnodes",
+                               "Node %u is another version of this program: install the same on "
+                               "all nodes",
+                               node);
+    else if (code == -ETIMEDOUT)
+        ek_fault_write(m->fault, "nnodes",
+                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
+                       "whether MPI uses a network that all machines are in (--mca "
+                       "btl_tcp_if_include)",
+                       node, m->p->nodes, (double)m->p->wait_us / 1e6);
+    else
+        ek_fault_write(m->fault, "nnodes", "MPI cannot reach node %u any more: %s", node,
+                       ek_strerror(code));
+}
+
+/* All have the cards of all, and each holds its own against that of node 0. */
 static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
 {
-    const uint32_t first = c->p.node == 0, end = first ? c->p.nodes : 1;
-    struct ek_mpi_message m[2 * EK_NODES_MOST];
-    uint32_t count = 0;
+    struct meeting m = {.p = &c->p, .fault = fault};
 
-    for (uint32_t k = first; k < end; k++) {
-        m[count++] = ek_mpi_flat(k, EK_MPI_CARD, false, &c->card[k], sizeof(c->card[k]));
-        m[count++] = ek_mpi_flat(k, EK_MPI_CARD, true, &c->p.card, sizeof(c->p.card));
-    }
-    c->orders.stall_us = c->p.wait_us;
-    if (ek_wire_move(&c->orders, m, count, 0) < 0) {
-        ek_fault_write(fault, "nnodes", "%s", c->why);
-        return c->met;
-    }
+    c->orders = (struct ek_wire){.node = c->p.node,
+                                 .nodes = c->p.nodes,
+                                 .mpi = c->p.mpi,
+                                 .self = c->p.self,
+                                 .stall_us = c->p.wait_us,
+                                 .failed = meeting_failed,
+                                 .ctx = &m};
+    c->card[c->p.node] = c->p.card;
+    if (ek_wire_share(&c->orders, c->card, sizeof(c->card[0]) / EK_WIRE_WORD) < 0)
+        return m.code;
     c->orders.stall_us = c->p.stall_us;
-    c->met = 1;
+    c->orders.failed = cluster_lost;
+    c->orders.ctx = c;
+    c->sums = c->orders;
     return ek_card_check(&c->p.card, &c->card[0], fault);
 }
 
@@ -174,14 +166,6 @@ static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
                             "all nodes with one mpirun, or srun --mpi=pmix",
                             c->p.node, c->p.nodes, node, nodes);
     c->p.card.node = node;
-    c->card[node] = c->p.card;
-    c->orders = c->sums = (struct ek_wire){.node = node,
-                                           .nodes = nodes,
-                                           .mpi = c->p.mpi,
-                                           .self = c->p.self,
-                                           .stall_us = c->p.stall_us,
-                                           .failed = cluster_lost,
-                                           .ctx = c};
     return exchange_cards(c, fault);
 }
 
@@ -213,7 +197,8 @@ void ek_cluster_free(struct ek_cluster *c)
     ek_wire_done(&c->sums);
     pthread_mutex_destroy(&c->lock);
     free(c->in.data);
-    free(c->packed.data);
+    free(c->asked[0].data);
+    free(c->asked[1].data);
     free(c);
 }
 
@@ -229,31 +214,7 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
     p->meeting = c->meeting;
 }
 
-bool ek_cluster_leaves_machine(const struct ek_cluster *c)
+const struct ek_node_card *ek_cluster_cards(const struct ek_cluster *c)
 {
-    for (uint32_t k = 0; k < c->p.nodes; k++)
-        if (c->card[k].host[0] && strcmp(c->card[k].host, c->p.card.host) != 0)
-            return true;
-    return false;
-}
-
-void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info)
-{
-    const struct ek_node_card *least = &c->card[0];
-
-    for (uint32_t k = 1; k < c->p.nodes; k++) {
-        const struct ek_node_card *card = &c->card[k];
-        least = card->memory_bytes < least->memory_bytes ? card : least;
-        if (card->free_bytes < info->free_bytes)
-            info->free_bytes = card->free_bytes;
-    }
-    if (least->memory_bytes >= info->memory_bytes)
-        return;
-    const size_t at = strlen(info->note);
-    (void)snprintf(info->note + at, sizeof(info->note) - at,
-                   "%sThe nodes differ: node %u (%s) has %.1f GiB, node 0 %.1f GiB. Each rank gets "
-                   "what the smallest can hold.",
-                   at > 0 ? " " : "", least->node, least->host,
-                   (double)least->memory_bytes / 0x1p30, (double)info->memory_bytes / 0x1p30);
-    info->memory_bytes = least->memory_bytes;
+    return c->card;
 }

@@ -11,7 +11,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/backend.h"
@@ -20,26 +19,15 @@ struct ek_cluster;
 struct ek_fault;
 struct ek_mpi;
 
-/* What has to be the same on all nodes, as text. */
-enum ek_card_line {
-    EK_CARD_PROGRAM,
-    EK_CARD_BACKEND,
-    EK_CARD_ISA,
-    EK_CARD_MODEL,
-    EK_CARD_FORM, /* types of weights and cache */
-    EK_CARD_STAGES,
-    EK_CARD_RANKS,
-    EK_CARD_SHAPE,   /* ek_graph_sum() */
-    EK_CARD_WEIGHTS, /* ek_weight_sum() */
-    EK_CARD_LINES
-};
-
 /* What a node is and has. */
 struct ek_node_card {
     uint32_t node;
     uint32_t ranks, stages; /* of all nodes */
     char host[64];
-    char line[EK_CARD_LINES][96];
+    uint32_t lines;
+    struct { /* what has to be the same on all nodes, and what helps where it is not: */
+        char says[96], remedy[96]; /* "computes on cpu", "give all nodes the same --device" */
+    } line[12];
     uint64_t memory_bytes, free_bytes;
 };
 
@@ -67,12 +55,8 @@ void ek_cluster_free(struct ek_cluster *c); /* after its device; accepts NULL */
 /* Adds to the parameters of a device of ek_ranks_backend() which ranks are here and how the others
  * are reached. */
 void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p);
-/* Node 0: what the plan may count on: each node gets what the smallest has. */
-void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info);
-/* Whether nodes are on machines other than this one: what they say leaves it. */
-bool ek_cluster_leaves_machine(const struct ek_cluster *c);
-/* The first failure, "" = none. */
-void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size);
+/* Of all nodes, in their order. */
+const struct ek_node_card *ek_cluster_cards(const struct ek_cluster *c);
 /* Ends the processes of all nodes with this code, by any thread; returns only where there is
  * none to end: of NULL, or of a group that has ended as it should. */
 void ek_cluster_abort(struct ek_cluster *c, int code);
@@ -96,6 +80,6 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
                       struct ek_fault *fault);
 /* The others, any thread: asks node 0 to drain and end. */
 void ek_cluster_leave(struct ek_cluster *c);
-/* Node 0, any thread until ek_cluster_bye(): the host of a node that has asked for that, and which
- * it is, once; NULL = none. Does not wait. */
-const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node);
+/* Node 0, any thread until ek_cluster_bye(): a node that has asked for that, once; 0 = none. Does
+ * not wait. */
+uint32_t ek_cluster_leaver(struct ek_cluster *c);

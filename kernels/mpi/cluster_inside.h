@@ -33,29 +33,24 @@ struct cluster_reply {
     struct ek_fault fault;
 };
 
-struct cluster_asked {
-    uint32_t seqs, scores, hiddens;
-};
-
 struct ek_cluster {
     struct ek_cluster_params p;
-    struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
+    struct ek_node_card card[EK_NODES_MOST]; /* of all */
     struct ek_wire orders, sums; /* the first is cut when the group fails, the other also when ranks
                                     do */
     uint8_t meeting[EK_MEETING_BYTES];
-    struct ek_wire_buffer in, packed;    /* node 0: what came last; the step that goes out */
-    uint64_t until_us[2][EK_NODES_MOST]; /* and until when a step's results are waited for, */
-    struct cluster_asked asked[2];       /* and what the whole one has */
-    int met;                             /* 0 = not yet, else how that failed, 1 = all fit */
-    bool over;                           /* all has been said and taken: it ends as it should */
-    pthread_mutex_t lock;                /* of what follows */
-    char why[480];
-    const struct ek_backend *each; /* of the ranks here, NULL = none: */
-    struct ek_group *group;        /* whose waits a failure ends */
+    struct ek_wire_buffer in, asked[2]; /* node 0: what came last; steps under way, packed, */
+    uint64_t until_us[2];               /* and until when their results are waited for */
+    bool over;                          /* all has been said and taken: it ends as it should */
+    pthread_mutex_t lock;               /* of what follows */
+    char why[480];                      /* the first failure; before the wires are cut for it */
+    const struct ek_backend *each;      /* of the ranks here, NULL = none: */
+    struct ek_group *group;             /* whose waits a failure ends */
 };
 
 /* The first failure counts: no thread waits any more. */
-void cluster_fail(struct ek_cluster *c, const char *why);
+void cluster_fail(struct ek_cluster *c, const char *form, ...)
+    __attribute__((format(printf, 2, 3)));
 /* A node was silent or is gone, by a code of the table. */
 void cluster_lost(void *cluster, uint32_t node, int code);
 /* The node with the first rank of the last stage, which tells results whole. */

@@ -8,44 +8,56 @@
  * may be waiting for an order of its own to be taken.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
 
-#define MOMENT_US 50u /* of a wait for a step, between two looks for orders */
+#define MOMENT_US 50u /* of a wait for a step, between two looks for orders; */
+#define LOOK_US   1u  /* and of such a look */
 
 struct follower {
     struct ek_cluster *c;
     struct ek_follow_params p;
     struct ek_device *device;
     struct ek_plan_request plan;
-    struct ek_kv_params kv; /* 0 blocks: not open yet */
-    size_t result_bytes;
-    struct ek_result *result;
+    struct ek_kv_params kv;                      /* 0 blocks: not open yet */
     struct ek_wire_buffer step[2], masks[2], in; /* what came last */
+    struct ek_wire_buffer result;                /* of a step, before it is said */
     uint32_t taken, sampled, landed;             /* steps */
-    bool bye;
-    int32_t code;
+    int32_t code;                                /* of ORDER_BYE */
 };
 
 /* ---- steps ---- */
 
+/* Keeps what came for as long as its step is under way. */
+static const struct ek_wire_buffer *keep(struct follower *f, struct ek_wire_buffer *as)
+{
+    const struct ek_wire_buffer before = *as;
+
+    *as = f->in;
+    f->in = before;
+    return as;
+}
+
 static int take_step(struct follower *f)
 {
-    const struct ek_wire_buffer *in = &f->step[f->taken++ % 2];
+    if (f->taken - f->landed == 2)
+        return -EBADMSG;
+    const struct ek_wire_buffer *in = keep(f, &f->step[f->taken++ % 2]);
     int r = ek_step_check(in->data, in->bytes, &f->plan.ceiling, f->p.graph->vocab, f->kv.blocks,
                           f->plan.block_size, f->kv.states);
-
     return r < 0 ? r : f->p.backend->forward(f->device, in->data);
 }
 
 static int take_sample(struct follower *f)
 {
+    if (f->sampled == f->taken)
+        return -EBADMSG;
     const uint32_t at = f->sampled++ % 2;
-    const struct ek_wire_buffer *in = &f->masks[at];
-
+    const struct ek_wire_buffer *in = keep(f, &f->masks[at]);
     if (in->bytes > 0 &&
         (in->bytes < sizeof(struct ek_masks) || in->bytes != ek_masks_bytes(in->data)))
         return -EBADMSG;
@@ -56,11 +68,11 @@ static int take_sample(struct follower *f)
 static int land(struct follower *f)
 {
     const struct ek_step *step = f->step[f->landed % 2].data;
-    struct ek_result *result = f->result;
+    struct ek_result *result = f->result.data;
 
-    int r = f->p.backend->wait(f->device, step->id, result, f->result_bytes, MOMENT_US);
+    int r = f->p.backend->wait(f->device, step->id, result, f->result.room, MOMENT_US);
     if (r == -ETIMEDOUT)
-        return atomic_load(&f->c->orders.cut) ? EK_ECOMM : 0;
+        return 0;
     const int error = r < 0 ? r : result->error;
     if (error < 0)
         *result = (struct ek_result){.step = step->id, .error = error};
@@ -81,15 +93,13 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
     f->plan = o->plan;
     f->plan.graph = f->p.graph;
     memcpy(f->c->meeting, o->meeting, sizeof(f->c->meeting));
-    int r = f->p.backend->open(&f->p.open, &f->device, fault);
+    int r = ek_wire_room(&f->result, ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs,
+                                                     f->p.graph->hidden));
+    if (r == 0)
+        r = f->p.backend->open(&f->p.open, &f->device, fault);
     if (r < 0)
         return r;
     f->p.loading(f->p.ctx, f->plan.max_model_len);
-    f->result_bytes =
-        ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs, f->p.graph->hidden);
-    f->result = calloc(1, f->result_bytes);
-    if (!f->result)
-        return -ENOMEM;
     return f->p.backend->load(f->device, &f->plan, f->p.files, NULL, NULL, fault);
 }
 
@@ -109,13 +119,13 @@ static int obey_kv(struct follower *f)
 }
 
 /* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
-static int follow_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
+static int follow_reply(struct follower *f, struct ek_fault *fault)
 {
-    const bool resizes = f->kv.blocks > 0;
-    struct cluster_reply n = {.code = order == ORDER_LOAD ? obey_load(f, fault) : obey_kv(f)};
+    const bool loads = f->in.tag == ORDER_LOAD, resizes = f->kv.blocks > 0;
+    struct cluster_reply n = {.code = loads ? obey_load(f, fault) : obey_kv(f)};
 
     n.fault = *fault;
-    if (order == ORDER_LOAD && n.code == 0) {
+    if (loads && n.code == 0) {
         struct ek_device_stats now;
         f->p.backend->stats(f->device, &now);
         n.room_bytes = now.room_bytes;
@@ -124,67 +134,43 @@ static int follow_reply(struct follower *f, uint32_t order, struct ek_fault *fau
     return r < 0 || resizes ? r : n.code;
 }
 
-static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
+/* 1: node 0 says that all end. */
+static int obey(struct follower *f, struct ek_fault *fault)
 {
-    struct ek_wire_buffer *in = order == ORDER_STEP     ? &f->step[f->taken % 2]
-                                : order == ORDER_SAMPLE ? &f->masks[f->sampled % 2]
-                                                        : &f->in;
-    /* Two steps at most are under way, and one is sampled that is there. */
-    if (order > ORDER_BYE || (order == ORDER_STEP && f->taken - f->landed >= 2) ||
-        (order == ORDER_SAMPLE && f->sampled == f->taken))
-        return -EBADMSG;
-    int r = ek_wire_take(&f->c->orders, 0, order, in, 0);
-    if (r < 0)
-        return r;
-    switch ((enum cluster_order)order) {
+    switch (f->in.tag) {
     case ORDER_LOAD:
-    case ORDER_KV: return follow_reply(f, order, fault);
+    case ORDER_KV: return follow_reply(f, fault);
     case ORDER_STEP: return take_step(f);
     case ORDER_SAMPLE: return take_sample(f);
-    case ORDER_BYE: memcpy(&f->code, in->data, sizeof(f->code)); break;
+    case ORDER_BYE: memcpy(&f->code, f->in.data, sizeof(f->code)); return 1;
+    default: return -EBADMSG; /* no order of this version */
     }
-    f->bye = true;
-    return 0;
-}
-
-static int obey_all(struct follower *f, struct ek_fault *fault)
-{
-    struct ek_wire_wait idle = {.limit_us = 0};
-    int r = 0;
-
-    while (r == 0 && !f->bye) {
-        uint32_t node = 0, order = EK_MPI_ORDER;
-        r = ek_wire_look(&f->c->orders, &node, &order);
-        if (r == 0 && f->landed == f->sampled) {
-            r = ek_wire_pause(&f->c->orders, &idle) < 0 ? EK_ECOMM : 0;
-            continue;
-        }
-        if (r >= 0)
-            r = r > 0 ? obey(f, order, fault) : land(f);
-        idle = (struct ek_wire_wait){.limit_us = 0};
-    }
-    return r;
 }
 
 int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, int *ret_code,
                       struct ek_fault *fault)
 {
     struct follower f = {.c = c, .p = *p};
+    int r = 0;
 
     ek_cluster_open(c, &f.p.open);
-    int r = obey_all(&f, fault);
+    while (r == 0) {
+        const bool idle = f.landed == f.sampled;
+        r = ek_wire_take(&c->orders, 0, EK_MPI_ORDER, &f.in, idle ? 0 : LOOK_US);
+        r = r == -ETIMEDOUT ? land(&f) : r < 0 ? r : obey(&f, fault);
+    }
     if (r < 0 && atomic_load(&c->orders.cut))
-        ek_cluster_why(c, fault->msg, sizeof(fault->msg));
+        (void)snprintf(fault->msg, sizeof(fault->msg), "%s", c->why);
     *ret_code = f.code;
     p->backend->close(f.device);
     for (int i = 0; i < 2; i++) {
         free(f.step[i].data);
         free(f.masks[i].data);
     }
-    free(f.result);
+    free(f.result.data);
     free(f.in.data);
-    c->over = r == 0;
-    return r;
+    c->over = r > 0;
+    return r < 0 ? r : 0;
 }
 
 void ek_cluster_leave(struct ek_cluster *c)

@@ -10,7 +10,6 @@
  * for; who asks again after a timeout goes on with the same wait.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,18 +69,13 @@ static int lead_settle(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek
 
 static int lead_forward(struct ek_cluster *c, const struct ek_step *step)
 {
-    int r = ek_wire_room(&c->packed, step->bytes);
+    struct ek_wire_buffer *asked = &c->asked[step->id & 1];
+    int r = ek_wire_room(asked, step->bytes);
 
-    memset(c->until_us[step->id & 1], 0, sizeof(c->until_us[0]));
+    c->until_us[step->id & 1] = 0;
     if (r < 0)
         return r;
-    struct cluster_asked *a = &c->asked[step->id & 1];
-    *a = (struct cluster_asked){.seqs = step->seqs};
-    for (uint32_t i = 0; i < step->seqs; i++) {
-        a->scores += ek_step_seqs(step)[i].scores;
-        a->hiddens += ek_step_seqs(step)[i].hidden > 0;
-    }
-    struct ek_step *packed = c->packed.data;
+    struct ek_step *packed = asked->data;
     ek_step_pack(step, packed);
     return lead_order(c, ORDER_STEP, packed, packed->bytes, 0);
 }
@@ -95,36 +89,36 @@ static int lead_sample(struct ek_cluster *c, const struct ek_masks *masks)
 static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t step)
 {
     const char *host = c->card[node].host;
-    char why[320];
 
-    if (code == -ETIMEDOUT && node > 0) {
+    if (code == -ETIMEDOUT && node > 0)
         cluster_lost(c, node, code);
-        return;
-    }
-    if (code == -EBADMSG)
-        (void)snprintf(why, sizeof(why),
-                       "node %u (%s) sampled other tokens than node %u in step %llu: its memory, "
-                       "processor or network is faulty",
-                       node, host, cluster_teller(c), (unsigned long long)step);
+    else if (code == -EBADMSG)
+        cluster_fail(c,
+                     "node %u (%s) sampled other tokens than node %u in step %llu: its memory, "
+                     "processor or network is faulty",
+                     node, host, cluster_teller(c), (unsigned long long)step);
     else
-        (void)snprintf(why, sizeof(why), "A rank of node %u (%s) failed: %s", node, host,
-                       ek_strerror(code));
-    cluster_fail(c, why);
+        cluster_fail(c, "A rank of node %u (%s) failed: %s", node, host, ek_strerror(code));
 }
 
 /* Whether it has what the step asks for; others than the one that tells it send a sum alone. */
 static bool lead_is_whole(const struct ek_cluster *c, uint32_t node, const struct ek_result *from)
 {
-    const struct cluster_asked *a = &c->asked[from->step & 1];
+    const struct ek_step *asked = c->asked[from->step & 1].data;
+    uint32_t scores = 0, hiddens = 0;
 
+    for (uint32_t i = 0; i < asked->seqs; i++) {
+        scores += ek_step_seqs(asked)[i].scores;
+        hiddens += ek_step_seqs(asked)[i].hidden > 0;
+    }
     return from->error < 0 || node != cluster_teller(c) ||
-           (from->seqs == a->seqs && from->scores == a->scores && from->hiddens == a->hiddens);
+           (from->seqs == asked->seqs && from->scores == scores && from->hiddens == hiddens);
 }
 
 static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
                      struct ek_result *ret_result, size_t bytes, uint64_t timeout_us)
 {
-    uint64_t *until_us = &c->until_us[step & 1][node];
+    uint64_t *until_us = &c->until_us[step & 1];
 
     /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
     if (timeout_us > 0 && *until_us == 0 && c->p.stall_us > 0)
@@ -150,16 +144,15 @@ static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
 
 /* ---- ending ---- */
 
-const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
+uint32_t ek_cluster_leaver(struct ek_cluster *c)
 {
     uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
     struct ek_wire_buffer none = {.data = NULL};
 
-    if (ek_wire_look(&c->orders, &node, &tag) != 1 ||
-        ek_wire_take(&c->orders, node, tag, &none, 0) < 0)
-        return NULL;
-    *ret_node = node;
-    return c->card[node].host;
+    return ek_wire_look(&c->orders, &node, &tag) == 1 &&
+                   ek_wire_take(&c->orders, node, tag, &none, 0) == 0
+               ? node
+               : 0;
 }
 
 void ek_cluster_bye(struct ek_cluster *c, int code)

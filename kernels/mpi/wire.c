@@ -35,7 +35,15 @@ static void sleep_us(uint64_t us)
     (void)nanosleep(&t, NULL);
 }
 
-int ek_wire_pause(const struct ek_wire *w, struct ek_wire_wait *wait)
+/* How long one waits; a clock that stands still while this process does. */
+struct wire_wait {
+    uint64_t limit_us; /* 0 = for ever */
+    uint64_t waited_us, at_us;
+};
+
+/* A pause that grows with the time waited; at first other threads may run. 0, -ETIMEDOUT, or
+ * EK_ECOMM when the wire is cut. */
+static int wire_pause(const struct ek_wire *w, struct wire_wait *wait)
 {
     const uint64_t now = ek_now_us(), spent = wait->at_us > 0 ? now - wait->at_us : 0;
     const uint64_t most = wait->waited_us < EK_US_PER_S ? PAUSE_US : IDLE_US;
@@ -44,7 +52,7 @@ int ek_wire_pause(const struct ek_wire *w, struct ek_wire_wait *wait)
     wait->at_us = now;
     wait->waited_us += spent < STOPPED_US ? spent : STOPPED_US;
     if (atomic_load(&w->cut))
-        return -ECANCELED;
+        return EK_ECOMM;
     if (wait->limit_us > 0 && wait->waited_us >= wait->limit_us)
         return -ETIMEDOUT;
     if (wait->waited_us < AWAKE_US)
@@ -61,7 +69,7 @@ void ek_wire_cut(struct ek_wire *w)
 
 static int wire_fail(struct ek_wire *w, uint32_t node, int code)
 {
-    if (code != -ECANCELED && !atomic_load(&w->cut) && w->failed)
+    if (!atomic_load(&w->cut) && w->failed)
         w->failed(w->ctx, node, code);
     ek_wire_cut(w);
     return EK_ECOMM;
@@ -70,11 +78,11 @@ static int wire_fail(struct ek_wire *w, uint32_t node, int code)
 /* Until the message is done: 0, or a code of the table or of the pause. */
 static int wire_await(const struct ek_wire *w, struct ek_mpi_message *m, uint64_t late_us)
 {
-    struct ek_wire_wait wait = {.limit_us = w->stall_us > 0 ? w->stall_us + late_us : 0};
+    struct wire_wait wait = {.limit_us = w->stall_us > 0 ? w->stall_us + late_us : 0};
     int r = 0;
 
     while (r == 0 && m->request && (r = w->mpi->test(w->self, m)) == 0)
-        r = ek_wire_pause(w, &wait);
+        r = wire_pause(w, &wait);
     return r < 0 ? r : 0;
 }
 
@@ -95,7 +103,7 @@ int ek_wire_move(struct ek_wire *w, struct ek_mpi_message *m, uint32_t count, ui
 int ek_wire_tell(struct ek_wire *w, uint32_t node, uint32_t tag, const void *data, size_t bytes)
 {
     struct ek_mpi_message *m = &w->told[w->begun++ % EK_WIRE_TOLD];
-    int r = atomic_load(&w->cut) ? -ECANCELED : wire_await(w, m, 0);
+    int r = atomic_load(&w->cut) ? EK_ECOMM : wire_await(w, m, 0);
     void *copy = r == 0 ? realloc(m->data, bytes) : NULL;
 
     if (r == 0 && !copy)
@@ -110,20 +118,19 @@ int ek_wire_tell(struct ek_wire *w, uint32_t node, uint32_t tag, const void *dat
 
 void ek_wire_done(struct ek_wire *w)
 {
-    for (uint32_t i = 0; i < EK_WIRE_TOLD; i++) {
+    for (uint32_t i = 0; i < EK_WIRE_TOLD; i++)
         free(w->told[i].data);
-        w->told[i] = (struct ek_mpi_message){0};
-    }
 }
 
 int ek_wire_room(struct ek_wire_buffer *b, size_t bytes)
 {
-    void *more = bytes > b->room ? realloc(b->data, bytes) : b->data;
-
-    if (bytes > b->room && !more)
+    if (bytes <= b->room)
+        return 0;
+    void *more = realloc(b->data, bytes);
+    if (!more)
         return -ENOMEM;
     b->data = more;
-    b->room = bytes > b->room ? bytes : b->room;
+    b->room = bytes;
     return 0;
 }
 
@@ -140,14 +147,15 @@ int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag)
 int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_buffer *b,
                  uint64_t limit_us)
 {
-    struct ek_wire_wait wait = {.limit_us = limit_us};
+    struct wire_wait wait = {.limit_us = limit_us};
     int r;
 
     do
-        r = atomic_load(&w->cut) ? -ECANCELED : w->mpi->probe(w->self, &node, &tag, &b->bytes);
-    while (r == 0 && (r = ek_wire_pause(w, &wait)) == 0);
+        r = atomic_load(&w->cut) ? EK_ECOMM : w->mpi->probe(w->self, &node, &tag, &b->bytes);
+    while (r == 0 && (r = wire_pause(w, &wait)) == 0);
     if (r < 0)
         return r == -ETIMEDOUT ? r : wire_fail(w, node, r);
+    b->tag = tag;
     r = ek_wire_room(b, b->bytes);
     struct ek_mpi_message m = ek_mpi_flat(node, tag, false, b->data, b->bytes);
     return r < 0 ? r : ek_wire_move(w, &m, 1, 0);
@@ -157,31 +165,30 @@ int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_
 
 int ek_wire_exchange(struct ek_wire *w, float *block, uint32_t parts, size_t each)
 {
-    const uint32_t me = w->node - w->first, rows = parts > 0 ? parts : 1;
-    const size_t mine = ek_wire_slice(w, each, me), my = ek_wire_slice(w, each, me + 1) - mine;
-    const size_t here = me * parts * each, stride = each * sizeof(*block);
+    const uint32_t me = w->node - w->first;
     struct ek_mpi_message m[2 * EK_NODES_MOST];
     uint32_t count = 0;
 
-    for (uint32_t k = 0; k < w->count; k++) {
-        const size_t theirs = ek_wire_slice(w, each, k);
-        const size_t their = ek_wire_slice(w, each, k + 1) - theirs;
-        const uint32_t node = w->first + k;
-        float *in = block + k * parts * each + (parts > 0 ? mine : theirs);
-        float *out = block + here + (parts > 0 ? theirs : mine);
-        const size_t in_bytes = (parts > 0 ? my : their) * sizeof(*block);
-        const size_t out_bytes = (parts > 0 ? their : my) * sizeof(*block);
-        if (k == me)
-            continue;
-        m[count++] =
-            (struct ek_mpi_message){node, EK_MPI_FLOATS, false, in, rows, in_bytes, stride, NULL};
-        m[count++] =
-            (struct ek_mpi_message){node, EK_MPI_FLOATS, true, out, rows, out_bytes, stride, NULL};
+    for (uint32_t i = 0; i < 2 * w->count; i++) {
+        const uint32_t k = i / 2;
+        const bool out = i % 2 > 0;
+        const uint32_t whose = out == (parts > 0) ? k : me; /* slice */
+        const size_t begin = ek_wire_slice(w, each, whose);
+        const size_t end = ek_wire_slice(w, each, whose + 1);
+        const size_t row = (size_t)(out ? me : k) * parts;
+        if (k != me)
+            m[count++] = (struct ek_mpi_message){.node = w->first + k,
+                                                 .tag = EK_MPI_SHARE,
+                                                 .out = out,
+                                                 .data = block + row * each + begin,
+                                                 .rows = parts > 0 ? parts : 1,
+                                                 .width = (end - begin) * sizeof(*block),
+                                                 .stride = each * sizeof(*block)};
     }
     return ek_wire_move(w, m, count, 0);
 }
 
-int ek_wire_share(struct ek_wire *w, float *block, size_t each)
+int ek_wire_share(struct ek_wire *w, void *block, size_t each)
 {
     if (w->count == 0)
         w->count = w->nodes;

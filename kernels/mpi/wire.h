@@ -15,19 +15,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EK_MPI_ABI    2u
+#define EK_MPI_ABI    3u
 #define EK_NODES_MOST 64u
 #define EK_MPI_ANY    UINT32_MAX
 
 /* What a message is. Orders keep their order among one another, the others within their kind. */
 enum ek_mpi_tag {
-    EK_MPI_FLOATS = 1, /* parts of sums, all nodes of a stage to each other */
-    EK_MPI_ROWS,       /* from stage to stage, and what the last one sampled */
-    EK_MPI_CARD,       /* what a node is */
-    EK_MPI_REPLY,      /* to node 0: to an order */
-    EK_MPI_DONE,       /* to node 0: how a step ended */
-    EK_MPI_LEAVE,      /* to node 0: a node was asked to stop; empty */
-    EK_MPI_ORDER,      /* of node 0: this and above, see cluster_inside.h */
+    EK_MPI_ROWS = 2, /* from stage to stage, and what the last one sampled */
+    EK_MPI_SHARE,    /* of all nodes to each other: what they are, then parts of sums. Older
+                        versions met by messages of this tag, and are told by their size. */
+    EK_MPI_REPLY,    /* to node 0: to an order */
+    EK_MPI_DONE,     /* to node 0: how a step ended */
+    EK_MPI_LEAVE,    /* to node 0: a node was asked to stop; empty */
+    EK_MPI_ORDER,    /* of node 0: this and above, see cluster_inside.h */
 };
 
 /* A matrix of `rows` rows of `width` bytes that lie `stride` apart, to a node or from it. */
@@ -80,15 +80,6 @@ struct ek_wire {
     void *ctx;
 };
 
-/* How long one waits; a clock that stands still while this process does. */
-struct ek_wire_wait {
-    uint64_t limit_us;         /* 0 = for ever */
-    uint64_t waited_us, at_us; /* zeroed by the one that waits */
-};
-/* A pause that grows with the time waited, to a millisecond, or after a second of waiting to four;
- * at first other threads may run. 0, -ETIMEDOUT or -ECANCELED. */
-int ek_wire_pause(const struct ek_wire *w, struct ek_wire_wait *wait);
-
 /* Begins the messages and waits until all are done; late_us is added to the deadline, which is for
  * nodes that do nothing at all. 0 or EK_ECOMM: then nothing may be asked of MPI any more, since it
  * may still write to what was to come. */
@@ -102,18 +93,21 @@ int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag);
 struct ek_wire_buffer {
     void *data;
     size_t room, bytes;
+    uint32_t tag; /* of the message that it has */
 };
 int ek_wire_room(struct ek_wire_buffer *b, size_t bytes); /* 0 or -ENOMEM */
-/* The next message of a tag of a node, into a buffer that grows: -ETIMEDOUT when it has not begun
- * within limit_us (0 = for ever); one that has begun is taken whole. EK_ECOMM, -ENOMEM. */
+/* The next message of a node, of a tag as probe() has it, into a buffer that grows: -ETIMEDOUT when
+ * it has not begun within limit_us (0 = for ever); one that has begun is taken whole. EK_ECOMM,
+ * -ENOMEM. */
 int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_buffer *b,
                  uint64_t limit_us);
 
 /* Sums: all nodes of the circle make these calls in the same order with the same sizes, by one
  * thread. 0 or EK_ECOMM. */
-/* block: [nodes of the circle][each] floats, of which this node has filled its own: it gets those
- * of all, so that each adds them in order of the ranks and all have the same bits. */
-int ek_wire_share(struct ek_wire *w, float *block, size_t each);
+/* block: [nodes of the circle][each] words, such as floats, of which this node has filled its own:
+ * it gets those of all, so that each adds them in order of the ranks and all have the same bits. */
+#define EK_WIRE_WORD 4u /* bytes */
+int ek_wire_share(struct ek_wire *w, void *block, size_t each);
 /* Where that is much, a node gets a part of the columns of all, adds it, and shares the sums: then
  * it sends and takes about twice what it has, however many nodes there are. block: [nodes of the
  * circle * parts][each], of which this node has filled its `parts`: it gets its own slice of all

@@ -1,45 +1,17 @@
 /*
  * Calls whose arguments stand one by one: <parameter=key> of qwen3_coder, seed_oss and mimo,
- * <arg_key> of glm45, <parameter name="key"> of minimax_m2 and the styles beside it, key:value of
- * gemma4 and functiongemma, and key=value of pythonic. Only what `properties` declares is written,
- * in its order.
+ * <arg_key> of glm45, <parameter name="key"> of minimax_m2 and the styles beside it, and key=value
+ * of pythonic; schema_gemma.c has those of gemma. Only what `properties` declares is written, in
+ * its order.
  */
+#include "server/grammar/schema_frames.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/grammar/expr_text.h"
 #include "server/grammar/schema_tools.h"
-
-#define GEMMA_DEPTH 32u /* lists and objects in each other */
-
-struct frame;
-
-/* Reads one value of a style. */
-typedef int (*value_fn)(struct schema_reader *r, const struct frame *f, const json_t *schema,
-                        uint32_t *ret_expr);
-
-/* A text between `open` and `end`; what must not come in it. Another value is JSON and `typed_end`.
- */
-struct raw_form {
-    const char *open, *end, *typed_end, *never[2];
-};
-
-/* What a parameter says of its value, before the value: for a text, for another one. */
-struct told_type {
-    const char *before, *text, *other, *after; /* other: NULL = the name of its type */
-};
-
-struct frame {
-    const char *before, *between, *after; /* the key, the key and the value, the value */
-    const char *separator;
-    value_fn value;
-    bool words;       /* keys must be words of Python */
-    const char *mark; /* with which a value begins, NULL = none: a line's end may be before it, and
-                         behind the value */
-    const struct raw_form *raw;   /* of texts, where they stand as they are */
-    const struct told_type *told; /* or NULL */
-};
 
 static bool is_word(const char *s)
 {
@@ -113,8 +85,8 @@ static int read_parameter(struct schema_reader *r, const struct frame *f, const 
 }
 
 /* All parameters with the separator between them; those that are not required may be left out. */
-static int read_parameters(struct schema_reader *r, const struct frame *f, const json_t *schema,
-                           uint32_t *ret_expr)
+int frame_parameters(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                     uint32_t *ret_expr)
 {
     struct expr_set *s = r->set;
     json_t *properties = json_object_get(schema, "properties");
@@ -143,9 +115,8 @@ static int read_parameters(struct schema_reader *r, const struct frame *f, const
     return code;
 }
 
-/* The arguments in a frame; without a schema any words with any values. */
-static int read_arguments(struct schema_reader *r, const struct frame *f, const json_t *tool,
-                          bool bound, uint32_t any, uint32_t *ret_expr)
+int frame_arguments(struct schema_reader *r, const struct frame *f, const json_t *tool, bool bound,
+                    uint32_t any, uint32_t *ret_expr)
 {
     const json_t *schema = json_object_get(json_object_get(tool, "function"), "parameters");
 
@@ -154,12 +125,12 @@ static int read_arguments(struct schema_reader *r, const struct frame *f, const 
         return 0;
     int code = schema_root(r, schema);
     if (code == 0)
-        code = read_parameters(r, f, schema, ret_expr);
+        code = frame_parameters(r, f, schema, ret_expr);
     schema_root_done(r);
     return code;
 }
 
-static uint32_t word(struct expr_set *s)
+uint32_t frame_word(struct expr_set *s)
 {
     struct chars first = {0}, more;
 
@@ -172,7 +143,7 @@ static uint32_t word(struct expr_set *s)
     return expr_pair(s, expr_chars(s, &first), expr_repeat(s, expr_chars(s, &more), 0, 60));
 }
 
-static const char *function_name(const json_t *tool)
+const char *frame_tool_name(const json_t *tool)
 {
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
@@ -210,10 +181,6 @@ static const struct raw_form kimi_form = {"",
 /* A text that may hold marks of XML. */
 static const struct raw_form cdata_form = {
     "<![CDATA[", "]]></param>", "</param>", {"<param name=", "</function>"}};
-static const struct raw_form gemma_form = {
-    "<|\"|>", "<|\"|>", "", {"<|tool_call>", "<tool_call|>"}};
-static const struct raw_form escape_form = {
-    "<escape>", "<escape>", "", {"<start_function_call>", "<end_function_call>"}};
 
 /* A text of MiniCPM 5 that needs no CDATA, with the mark that ends it. */
 static uint32_t plain_text(struct expr_set *s)
@@ -227,8 +194,7 @@ static uint32_t plain_text(struct expr_set *s)
                      expr_text(s, "</param>"));
 }
 
-/* Text as it stands, with the mark that ends it. */
-static uint32_t raw_text(struct schema_reader *r, const struct raw_form *f)
+uint32_t frame_raw_text(struct schema_reader *r, const struct raw_form *f)
 {
     uint32_t rule = expr_rule_new(r->set, "text");
     const struct text_word words[] = {
@@ -267,9 +233,8 @@ static int raw_values(struct schema_reader *r, const struct raw_form *f, const j
     return code;
 }
 
-/* The parser takes the value for text unless `type` names another one. */
-static int raw_value(struct schema_reader *r, const struct raw_form *f, const json_t *schema,
-                     uint32_t *ret_expr)
+int frame_raw_value(struct schema_reader *r, const struct raw_form *f, const json_t *schema,
+                    uint32_t *ret_expr)
 {
     static const char *const beside[] = {"pattern", "format", "minLength", "maxLength", "not",
                                          "anyOf",   "oneOf",  "allOf",     "$ref",      "if"};
@@ -288,7 +253,7 @@ static int raw_value(struct schema_reader *r, const struct raw_form *f, const js
     if (!type && !one && !list)
         return schema_refuse(r, "type", "this parser needs one `type` for each parameter");
     if (!one && !list) {
-        *ret_expr = raw_text(r, f);
+        *ret_expr = frame_raw_text(r, f);
         return 0;
     }
     json_t *values = one ? json_pack("[O]", one) : json_incref(list);
@@ -323,7 +288,7 @@ static uint32_t told_any(struct expr_set *s, const struct told_type *t)
 static int framed_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
                         uint32_t *ret_expr)
 {
-    int code = raw_value(r, f->raw, schema, ret_expr);
+    int code = frame_raw_value(r, f->raw, schema, ret_expr);
 
     if (f->told)
         *ret_expr = expr_pair(
@@ -341,16 +306,16 @@ static int framed_arguments(struct schema_reader *r, const struct frame *f, cons
     uint32_t line = f->mark ? expr_maybe(s, expr_text(s, "\n")) : EXPR_EMPTY;
 
     expr_push(&any, expr_text(s, f->before));
-    expr_push(&any, word(s));
+    expr_push(&any, frame_word(s));
     expr_push(&any, expr_text(s, f->between));
     expr_push(&any, line);
     expr_push(&any, expr_text(s, f->mark ? f->mark : ""));
     expr_push(&any, f->told ? told_any(s, f->told) : EXPR_EMPTY);
-    expr_push(&any, raw_text(r, f->raw));
+    expr_push(&any, frame_raw_text(r, f->raw));
     expr_push(&any, expr_text(s, f->after));
     expr_push(&any, line);
     uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    return read_arguments(r, f, tool, bound, free_ones, ret_expr);
+    return frame_arguments(r, f, tool, bound, free_ones, ret_expr);
 }
 
 /* ---- qwen3_coder, seed_oss and mimo ---- */
@@ -368,7 +333,7 @@ int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, bool
 
     int code = framed_arguments(r, f, tool, bound, &arguments);
     expr_push(&all, expr_text(s, "<function="));
-    expr_push(&all, expr_text(s, function_name(tool)));
+    expr_push(&all, expr_text(s, frame_tool_name(tool)));
     expr_push(&all, expr_text(s, ">\n"));
     expr_push(&all, arguments);
     expr_push(&all, expr_text(s, "</function>"));
@@ -386,7 +351,7 @@ int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint3
     struct expr_set *s = r->set;
     uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
     int code = framed_arguments(r, &glm_frame, tool, bound, &arguments);
-    uint32_t name = expr_pair(s, expr_text(s, function_name(tool)), line);
+    uint32_t name = expr_pair(s, expr_text(s, frame_tool_name(tool)), line);
 
     *ret_expr = expr_pair(s, name, arguments);
     return code;
@@ -420,7 +385,7 @@ int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool p
     int code = framed_arguments(r, h->frame, tool, bound, &arguments);
 
     expr_push(&all, expr_text(s, h->call));
-    expr_push(&all, expr_text(s, function_name(tool)));
+    expr_push(&all, expr_text(s, frame_tool_name(tool)));
     expr_push(&all, expr_text(s, h->sep));
     expr_push(&all, line);
     expr_push(&all, arguments);
@@ -493,7 +458,7 @@ int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, co
     const struct frame *f = &v->frame;
     int code = framed_arguments(r, f, tool, bound, &arguments);
     expr_push(&all, expr_text(s, v->open));
-    expr_push(&all, expr_text(s, function_name(tool)));
+    expr_push(&all, expr_text(s, frame_tool_name(tool)));
     expr_push(&all, expr_text(s, v->named));
     if (v->numbered) {
         expr_push(&all, expr_repeat(s, expr_byte(s, '0', '9'), 1, 3));
@@ -501,113 +466,6 @@ int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, co
     }
     expr_push(&all, arguments);
     expr_push(&all, expr_text(s, v->end));
-    *ret_expr = expr_seq(&all);
-    return code;
-}
-
-/* ---- gemma4 and functiongemma ---- */
-
-static int gemma_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
-                       uint32_t *ret_expr);
-static const struct frame gemma_frames[] = {
-    {"", ":", "", ",", gemma_value, true, NULL, &gemma_form, NULL},
-    {"", ":", "", ",", gemma_value, true, NULL, &escape_form, NULL}};
-
-/* Nothing, or what fits some times with commas between. */
-static uint32_t gemma_row(struct expr_set *s, uint32_t one, uint32_t least, uint32_t most)
-{
-    uint32_t next = expr_pair(s, expr_text(s, ","), one);
-    uint32_t row = expr_pair(s, one,
-                             expr_repeat(s, next, least > 0 ? least - 1 : 0,
-                                         most == EXPR_MANY ? EXPR_MANY : most - (most > 0)));
-    return most == 0 ? EXPR_EMPTY : least > 0 ? row : expr_maybe(s, row);
-}
-
-static uint32_t gemma_between(struct expr_set *s, const char *open, uint32_t inner,
-                              const char *close)
-{
-    return expr_pair(s, expr_text(s, open), expr_pair(s, inner, expr_text(s, close)));
-}
-
-static int gemma_list(struct schema_reader *r, const struct frame *f, const json_t *schema,
-                      uint32_t *ret_expr)
-{
-    static const char *const beside[] = {"uniqueItems", "contains", "prefixItems", "$ref"};
-    uint32_t least = 0, most = EXPR_MANY, item = EXPR_NEVER;
-    const json_t *items = json_object_get(schema, "items");
-
-    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++)
-        if (json_object_get(schema, beside[i]))
-            return schema_refuse(r, beside[i], "`%s` is not offered by this parser", beside[i]);
-    if (!json_is_object(items))
-        return schema_refuse(r, "items", "this parser needs `items` of a list");
-    int code = schema_count(r, schema, "minItems", 0, &least);
-    if (code == 0)
-        code = schema_count(r, schema, "maxItems", EXPR_MANY, &most);
-    if (code == 0 && (least > ITEMS_MOST || (most != EXPR_MANY && most > ITEMS_MOST)))
-        code = schema_refuse(r, least > ITEMS_MOST ? "minItems" : "maxItems",
-                             "more than %u elements are not counted", ITEMS_MOST);
-    if (code == 0 && least > most)
-        code = schema_refuse(r, "minItems", "`minItems` is more than `maxItems`");
-    size_t was = schema_enter(r, "items", NULL);
-    if (code == 0)
-        code = gemma_value(r, f, items, &item);
-    schema_leave(r, was);
-    uint32_t row = gemma_row(r->set, json_as_call(r, item, "item"), least, most);
-    *ret_expr = gemma_between(r->set, "[", row, "]");
-    return code;
-}
-
-static int gemma_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
-                       uint32_t *ret_expr)
-{
-    const char *type = json_string_value(json_object_get(schema, "type"));
-    bool list = type && strcmp(type, "array") == 0, object = type && strcmp(type, "object") == 0;
-
-    if (!list && !object)
-        return raw_value(r, f->raw, schema, ret_expr);
-    if (++r->depth > GEMMA_DEPTH)
-        return schema_refuse(r, NULL, "it is too deep for this parser");
-    int code = list ? gemma_list(r, f, schema, ret_expr) : read_parameters(r, f, schema, ret_expr);
-    r->depth--;
-    if (object)
-        *ret_expr = gemma_between(r->set, "{", *ret_expr, "}");
-    return code;
-}
-
-/* A value of any kind. */
-static uint32_t gemma_any(struct schema_reader *r, const struct frame *f)
-{
-    struct expr_set *s = r->set;
-    uint32_t rule = expr_rule_new(s, "value"), one = expr_call(s, rule);
-    struct expr_list alt = {.set = s};
-    uint32_t pair = expr_pair(s, word(s), expr_pair(s, expr_text(s, ":"), one));
-
-    expr_push(&alt, raw_text(r, f->raw));
-    expr_push(&alt, json_call(r, RULE_NUMBER));
-    expr_push(&alt, expr_text(s, "true"));
-    expr_push(&alt, expr_text(s, "false"));
-    expr_push(&alt, expr_text(s, "null"));
-    expr_push(&alt, gemma_between(s, "[", gemma_row(s, one, 0, EXPR_MANY), "]"));
-    expr_push(&alt, gemma_between(s, "{", gemma_row(s, pair, 0, EXPR_MANY), "}"));
-    expr_rule_set(s, rule, expr_alt(&alt));
-    return one;
-}
-
-int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, bool escapes,
-                    uint32_t *ret_expr)
-{
-    const struct frame *f = &gemma_frames[escapes];
-    struct expr_set *s = r->set;
-    struct expr_list all = {.set = s};
-    uint32_t arguments = EXPR_EMPTY;
-    uint32_t pair = expr_pair(s, word(s), expr_pair(s, expr_text(s, ":"), gemma_any(r, f)));
-    uint32_t any = gemma_row(s, pair, 0, EXPR_MANY);
-    int code = read_arguments(r, f, tool, bound, any, &arguments);
-
-    expr_push(&all, expr_text(s, "call:"));
-    expr_push(&all, expr_text(s, function_name(tool)));
-    expr_push(&all, gemma_between(s, "{", arguments, "}"));
     *ret_expr = expr_seq(&all);
     return code;
 }
@@ -628,12 +486,12 @@ int tool_read_python(struct schema_reader *r, const json_t *tool, bool bound, ui
     struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
     uint32_t pair =
-        expr_pair(s, word(s), expr_pair(s, expr_text(s, "="), json_call(r, RULE_VALUE)));
+        expr_pair(s, frame_word(s), expr_pair(s, expr_text(s, "="), json_call(r, RULE_VALUE)));
     uint32_t more = expr_repeat(s, expr_pair(s, expr_text(s, ", "), pair), 0, EXPR_MANY);
-    int code =
-        read_arguments(r, &frame, tool, bound, expr_maybe(s, expr_pair(s, pair, more)), &arguments);
+    int code = frame_arguments(r, &frame, tool, bound, expr_maybe(s, expr_pair(s, pair, more)),
+                               &arguments);
 
-    expr_push(&all, expr_text(s, function_name(tool)));
+    expr_push(&all, expr_text(s, frame_tool_name(tool)));
     expr_push(&all, expr_text(s, "("));
     expr_push(&all, arguments);
     expr_push(&all, expr_text(s, ")"));

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/path.h"
 
 #define BODY_MOST  (4u << 20)
 #define CONNECT_MS 2000L
@@ -25,11 +26,8 @@ static size_t fetch_collect(char *bytes, size_t size, size_t count, void *ctx)
 static CURL *prepare(const char *base, const char *path, struct ek_buf *out, uint32_t timeout_ms)
 {
     char url[600];
-    size_t n = strlen(base);
-    while (n > 0 && base[n - 1] == '/')
-        n--;
-    int w = snprintf(url, sizeof(url), "%s%.*s%s", strstr(base, "://") ? "" : "http://", (int)n,
-                     base, path);
+    int w = snprintf(url, sizeof(url), "%s%.*s%s", strstr(base, "://") ? "" : "http://",
+                     (int)ek_path_length(base), base, path);
     CURL *c = w > 0 && (size_t)w < sizeof(url) ? curl_easy_init() : NULL;
     if (!c)
         return NULL;

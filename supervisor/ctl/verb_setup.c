@@ -17,6 +17,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/file.h"
+#include "common/path.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/plan.h"
 #include "supervisor/ctl/plan_server.h"
@@ -113,14 +114,10 @@ static bool name_ok(const char *name)
 /* The directory's own name as such a one: Qwen3-0.6B is qwen3-0-6b. */
 static void name_from(const char *model, char ret_name[NAME_MOST + 1])
 {
-    size_t end = strlen(model), n = 0;
-    while (end > 0 && model[end - 1] == '/')
-        end--;
-    size_t at = end;
-    while (at > 0 && model[at - 1] != '/')
-        at--;
-    for (; at < end && n < NAME_MOST; at++) {
-        unsigned char c = (unsigned char)model[at];
+    size_t bytes, n = 0;
+    const char *name = ek_path_name(model, &bytes);
+    for (size_t i = 0; i < bytes && n < NAME_MOST; i++) {
+        unsigned char c = (unsigned char)name[i];
         if (isalnum(c) && c < 0x80)
             ret_name[n++] = (char)tolower(c);
         else if (n > 0 && ret_name[n - 1] != '-')

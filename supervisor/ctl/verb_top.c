@@ -15,6 +15,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/path.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/board.h"
@@ -234,10 +235,8 @@ static void list_targets(struct top *t)
         return;
     for (size_t i = 0; i < t->o->url.count; i++) {
         char url[200], *at = t->o->url.at[i];
-        size_t n = strlen(at);
-        while (n > 0 && at[n - 1] == '/')
-            n--;
-        (void)snprintf(url, sizeof(url), "%s%.*s", strstr(at, "://") ? "" : "http://", (int)n, at);
+        (void)snprintf(url, sizeof(url), "%s%.*s", strstr(at, "://") ? "" : "http://",
+                       (int)ek_path_length(at), at);
         (void)add_target(t, url, "--url");
     }
     if (!t->o->no_host)

@@ -17,6 +17,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/path.h"
 #include "supervisor/io/client.h"
 
 #define CALL_MS  2000u
@@ -91,10 +92,9 @@ int peers_new(sd_event *event, struct client *client, char *const *urls, size_t 
         p->id = ek_wall_us(); /* rarely the same on two machines */
     p->id &= INT64_MAX;       /* a number of JSON */
     for (uint32_t i = 0; i < p->count; i++) {
-        size_t len = strlen(urls[i]);
         p->at[i].all = p;
         (void)snprintf(p->at[i].url, sizeof(p->at[i].url), "%.*s/api/v1/lease",
-                       (int)(len > 0 && urls[i][len - 1] == '/' ? len - 1 : len), urls[i]);
+                       (int)ek_path_length(urls[i]), urls[i]);
     }
     int r = sd_event_add_time(event, &p->timer, CLOCK_MONOTONIC, 0, 1000, on_again, p);
     if (r >= 0)

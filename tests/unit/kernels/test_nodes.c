@@ -1,7 +1,7 @@
 /*
- * Nodes, below MPI: cards that do not fit and what is said of them; floats shared by two and by
- * three nodes; sums and columns of ranks on two nodes against those of one process, bit by bit; a
- * node that is gone or silent in the middle. Messages are in memory.
+ * Nodes, below MPI: models that are told apart; floats shared by two and by three nodes; sums and
+ * columns of ranks on two nodes against those of one process, bit by bit; a node that is gone or
+ * silent in the middle. Messages are in memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,50 +19,12 @@
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/fingerprint.h"
-#include "kernels/mpi/cluster.h"
 #include "kernels/mpi/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 
-/* ---- cards ---- */
-
-static struct ek_node_card card_of(uint32_t node)
-{
-    struct ek_node_card card = {.node = node, .host = "b"};
-
-    for (int i = 0; i < EK_CARD_LINES; i++)
-        (void)snprintf(card.line[i], sizeof(card.line[i]), "old%d", i);
-    return card;
-}
-
-static void test_cards(void **state)
-{
-    static const char *const says[EK_CARD_LINES] = {
-        [EK_CARD_PROGRAM] = "is evenkeel-server new, node 0 (a) is evenkeel-server old0: install",
-        [EK_CARD_BACKEND] = "computes on new, node 0 (a) computes on old1: give all nodes the same",
-        [EK_CARD_ISA] = "computes with new, node 0 (a) computes with old2: give all nodes the",
-        [EK_CARD_MODEL] = "has a model new, node 0 (a) has a model old3: give all nodes the same",
-        [EK_CARD_FORM] = "keeps it as new, node 0 (a) keeps it as old4: give all nodes the same --",
-        [EK_CARD_STAGES] = "has --pipeline-parallel-size new, node 0 (a) has --pipeline",
-        [EK_CARD_RANKS] = "has ranks by --tensor-parallel-size new, node 0 (a) has ranks by",
-        [EK_CARD_SHAPE] = "has a model of shape new, node 0 (a) has a model of shape old7",
-        [EK_CARD_WEIGHTS] = "has weights new, node 0 (a) has weights old8",
-    };
-    struct ek_node_card mine = card_of(0);
-    struct ek_fault f;
-    (void)state;
-
-    mine.host[0] = 'a';
-    for (int i = 0; i < EK_CARD_LINES; i++) {
-        struct ek_node_card theirs = card_of(1);
-        assert_int_equal(ek_card_check(&theirs, &mine, &f), 0);
-        (void)snprintf(theirs.line[i], sizeof(theirs.line[i]), "new");
-        assert_int_equal(ek_card_check(&theirs, &mine, &f), -EBADMSG);
-        if (!strstr(f.msg, says[i]))
-            fail_msg("%s: not in: %s", says[i], f.msg);
-    }
-}
+/* ---- models ---- */
 
 /* A model is told from others: by its list, its constants, and its weights' bytes. */
 static void test_sums(void **state)
@@ -92,8 +54,6 @@ static void test_sums(void **state)
     tiny_free(a);
     tiny_free(b);
 }
-
-/* ---- connections ---- */
 
 /* ---- floats of nodes ---- */
 
@@ -406,11 +366,10 @@ static void test_span_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cards),        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_share),        cmocka_unit_test(test_share_leaves),
-        cmocka_unit_test(test_share_stalls), cmocka_unit_test(test_share_confused),
-        cmocka_unit_test(test_span),         cmocka_unit_test(test_span_fails),
-        cmocka_unit_test(test_span_memory),
+        cmocka_unit_test(test_sums),           cmocka_unit_test(test_share),
+        cmocka_unit_test(test_share_leaves),   cmocka_unit_test(test_share_stalls),
+        cmocka_unit_test(test_share_confused), cmocka_unit_test(test_span),
+        cmocka_unit_test(test_span_fails),     cmocka_unit_test(test_span_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
