@@ -104,12 +104,27 @@ static bool is_source(const char *line, size_t len)
     return false;
 }
 
+bool doctor_level_warning(const char *line, size_t len)
+{
+    static const char word[] = "WARN", nccl[] = "NCCL ";
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    const char *at = line;
+    while ((at = memmem(at, most - (size_t)(at - line), word, 4)) != NULL) {
+        char before = at > line ? at[-1] : ' ', after = at + 4 < line + len ? at[4] : ' ';
+        bool own = at - line < 5 || memcmp(at - 5, nccl, 5) != 0;
+        if (own && memchr(" [=", before, 3) && (after == ' ' || after == ']'))
+            return true;
+        at += 4;
+    }
+    return false;
+}
+
 bool doctor_level_raises(const char *line, size_t len)
 {
     if (is_source(line, len))
         return false;
     return names_exception(line, len) || is_abort(line, len) ||
-           begins_or_follows(line, len, "error: ") ||
+           (begins_or_follows(line, len, "error: ") && !doctor_level_warning(line, len)) ||
            begins_or_follows(line, len, "Fatal Python error") ||
            begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL");
 }
@@ -218,6 +233,30 @@ static bool is_letter_mild(const char *line, size_t len)
         if ((size_t)(c - line) + 5 < len && c[4] == ']' &&
             memchr(letters, c[3], sizeof(letters) - 1))
             return true;
+    }
+    return false;
+}
+
+/* "--kelp", "kelp_timeout=600". */
+static bool names_option(const char *line, size_t len)
+{
+    for (const char *at = line + 1; at + 2 < line + len; at++) {
+        bool flag = at[-1] == ' ' && at[0] == '-' && at[1] == '-' && islower((unsigned char)at[2]);
+        bool value = at[0] == '=' && islower((unsigned char)at[-1]) && at[1] != ' ';
+        if (flag || value)
+            return true;
+    }
+    return false;
+}
+
+bool doctor_level_option(const char *line, size_t len)
+{
+    static const char *const levels[] = {"INFO", "DEBUG"};
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *at = memmem(line, most, levels[i], strlen(levels[i]));
+        if (at && alone(line, len, at, strlen(levels[i])))
+            return names_option(at, (size_t)(line + len - at));
     }
     return false;
 }
@@ -396,14 +435,18 @@ bool doctor_level_class(const char *line, size_t len)
     return false;
 }
 
-/* What follows when another process or task has ended; it explains nothing that came before. */
+/* What follows when another process, thread or task has ended, and how a launcher ends whose child
+ * did; it explains nothing that came before. */
 bool doctor_level_echo(const char *line, size_t len)
 {
-    static const char *const words[] = {
-        "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
-        "KeyboardInterrupt", "ExceptionGroup:",  "ZMQError",        "CalledProcessError",
-        "ActorDiedError",    "ChildFailedError", "RayTaskError(",   "KeyError: '/mp-",
-        "KeyError: '/psm_"};
+    static const char *const words[] = {"CancelledError",    "EOFError",
+                                        "BrokenPipeError",   "SystemExit",
+                                        "KeyboardInterrupt", "ExceptionGroup:",
+                                        "ZMQError",          "CalledProcessError",
+                                        "ActorDiedError",    "ChildFailedError",
+                                        "RayTaskError(",     "KeyError: '/mp-",
+                                        "KeyError: '/psm_",  "InterruptedException",
+                                        "Error: Shard",      "Error: WebserverFailed"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;

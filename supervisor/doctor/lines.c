@@ -16,6 +16,8 @@
 #define INDENT_MOST    16 /* spaces before a member of an object */
 #define NAME_LEAST     3  /* letters of a service's name */
 #define NAME_MOST      63
+#define PIPE_WITHIN    200 /* bytes in which the thread stands that reads a worker's output ... */
+#define PIPE_LOGGER    60  /* ... and after it the name of its logger */
 #define STATUS_REFUSED 400 /* statuses of HTTP from it on are errors ... */
 #define STATUS_END     600
 #define FLAG_LEAST     3 /* bytes of a name of a flag */
@@ -104,6 +106,25 @@ static size_t compose_prefix(const char *line, size_t len)
     return i + 1 + (i + 1 < len && line[i + 1] == ' ');
 }
 
+/* Bytes of what TorchServe writes in front of a line that a worker has written itself:
+ * "2023-02-08T14:59:53 [INFO ] W-9000-kelp_1.0-stdout MODEL_LOG - ". The level there is that of the
+ * pipe, INFO for stdout and WARN for stderr, whatever the line says. 0: none. */
+static size_t pipe_prefix(const char *line, size_t len)
+{
+    static const char *const pipes[] = {"-stdout ", "-stderr "};
+    size_t most = len < PIPE_WITHIN ? len : PIPE_WITHIN;
+    const char *thread = memmem(line, most, "] W-", 4), *end = line + len;
+    for (size_t i = 0; thread && i < sizeof(pipes) / sizeof(pipes[0]); i++) {
+        const char *at = memmem(thread, most - (size_t)(thread - line), pipes[i], 8);
+        size_t room = at ? (size_t)(end - at) : 0;
+        const char *dash =
+            at ? memmem(at, room < PIPE_LOGGER ? room : PIPE_LOGGER, " - ", 3) : NULL;
+        if (dash)
+            return (size_t)(dash + 3 - line);
+    }
+    return 0;
+}
+
 /* Whether a member "error" of an object says anything: its value is an object or has text. Access
  * logs write null, false or "" there for a request that went well. */
 static bool has_error(const char *line, size_t len)
@@ -154,6 +175,7 @@ size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST
 {
     const char *end = line + len;
     line += compose_prefix(line, len);
+    line += pipe_prefix(line, (size_t)(end - line));
     const char *inside = unwrap(line, (size_t)(end - line));
     const char *at = inside ? inside : line;
     size_t n = 0;
@@ -284,10 +306,17 @@ bool doctor_line_record(const char *line, size_t at)
     return false;
 }
 
+/* Whether `at` lies in the comment of a line of code, as a traceback lists it. */
+static bool is_comment(const char *line, size_t at)
+{
+    return memmem(line, at, "  # ", 4) != NULL;
+}
+
 bool doctor_line_own(const char *line, size_t at)
 {
-    static const char *const words[] = {"prompt", "content", "Received request", "messages"};
-    if (is_quoted(line, at))
+    static const char *const words[] = {"prompt", "content", "Received request", "messages",
+                                        "Generated text: "};
+    if (is_quoted(line, at) || is_comment(line, at))
         return false;
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (echoes(line, at, words[i]))

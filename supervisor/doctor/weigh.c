@@ -101,7 +101,7 @@ static void rank(struct doctor_finding *all, uint32_t count, uint32_t life)
         struct doctor_finding *f = &all[i];
         bool outlived = f->outlived && (is_remark(f) || is_wait(f) || is_done_without(f));
         f->rank = f->signature->rank;
-        f->explains = !outlived && (f->firm || (goes_on(f->cls) && !fell));
+        f->explains = !outlived && (f->firm || (goes_on(f->cls) && f->happened && !fell));
         if (f->rank <= PRESSURE && f->explains)
             continue;
         if (!f->firm || outlived)
@@ -145,7 +145,7 @@ static void promote(struct doctor_finding *all, uint32_t count)
 /* Weak evidence, see weigh.h. GONE_ON was chosen on five sets; 10 to 40 lines do the same. */
 static bool is_probable(const struct doctor_finding *f, const struct doctor_whole *whole)
 {
-    if (f->signature->general)
+    if (f->signature->general || (f->cls == DOCTOR_CLIENT && whole->works > f->last_line))
         return true;
     if (f->decisive || f->raised)
         return false;
