@@ -439,14 +439,23 @@ bool doctor_level_class(const char *line, size_t len)
  * did; it explains nothing that came before. */
 bool doctor_level_echo(const char *line, size_t len)
 {
-    static const char *const words[] = {"CancelledError",    "EOFError",
-                                        "BrokenPipeError",   "SystemExit",
-                                        "KeyboardInterrupt", "ExceptionGroup:",
-                                        "ZMQError",          "CalledProcessError",
-                                        "ActorDiedError",    "ChildFailedError",
-                                        "RayTaskError(",     "KeyError: '/mp-",
-                                        "KeyError: '/psm_",  "InterruptedException",
-                                        "Error: Shard",      "Error: WebserverFailed"};
+    static const char *const words[] = {"CancelledError",
+                                        "EOFError",
+                                        "BrokenPipeError",
+                                        "SystemExit",
+                                        "KeyboardInterrupt",
+                                        "ExceptionGroup:",
+                                        "ZMQError",
+                                        "CalledProcessError",
+                                        "ActorDiedError",
+                                        "ChildFailedError",
+                                        "RayTaskError(",
+                                        "KeyError: '/mp-",
+                                        "KeyError: '/psm_",
+                                        "InterruptedException",
+                                        "NoSuchProcess",
+                                        "Error: Shard",
+                                        "Error: WebserverFailed"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;

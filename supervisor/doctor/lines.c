@@ -142,12 +142,19 @@ static bool has_error(const char *line, size_t len)
     return false;
 }
 
+/* vLLM's own form of it: {"object": "error", "message": ..., "code": 400}. */
+static bool is_error(const char *line, size_t len)
+{
+    return memmem(line, len, "\"object\":\"error\"", 16) ||
+           memmem(line, len, "\"object\": \"error\"", 17);
+}
+
 /* The status of an error that was answered as JSON ({"error": {"message": ..., "code": 400}}),
  * which stands outside of its message; 0: none. */
 static unsigned answered_status(const char *line, size_t len)
 {
     static const char *const keys[] = {"\"code\"", "\"status\"", "\"status_code\""};
-    if (!has_error(line, len))
+    if (!has_error(line, len) && !is_error(line, len))
         return 0;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const char *at = memmem(line, len, keys[i], strlen(keys[i])), *end = line + len;

@@ -458,11 +458,23 @@ static bool is_explained(const struct doctor_scan *s)
     return false;
 }
 
+/* What came to nothing: a warning or what follows from another process, where requests were
+ * answered well after it or the server was told to stop; a warning also where it serves at the end.
+ */
+static bool has_passed(const struct doctor_scan *s, uint64_t line, const char *text)
+{
+    size_t len = strlen(text);
+    bool warns = doctor_level_warns(text, len);
+    if (s->works > line || s->phase == DOCTOR_PHASE_STOPPING)
+        return warns || doctor_level_echo(text, len);
+    return warns && s->phase == DOCTOR_PHASE_READY;
+}
+
 /* The entry that a hint names for the first line that complains without an exception. */
 static uint32_t name_loud(struct doctor_scan *s)
 {
     const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
-    if (!t->loud_line || is_explained(s))
+    if (!t->loud_line || is_explained(s) || has_passed(s, t->loud_line, t->loud))
         return TRACE_NONE;
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
@@ -549,10 +561,8 @@ static struct doctor_decisive decisive_line(const struct doctor_scan *s)
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
 {
     struct doctor_decisive d = decisive_line(s);
-    bool well = s->works > d.line || s->phase == DOCTOR_PHASE_STOPPING;
-    size_t len = strlen(d.text);
-    if (!d.known && well && (doctor_level_warns(d.text, len) || doctor_level_echo(d.text, len))) {
-        d.line = 0; /* requests were answered well after a warning, or it was told to stop */
+    if (!d.known && has_passed(s, d.line, d.text)) {
+        d.line = 0;
         d.text = "";
         d.probably = DOCTOR_CLASSES;
     }

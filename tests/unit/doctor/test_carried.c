@@ -48,6 +48,10 @@ static void test_pipes(void **state)
               "python-import-error");
     /* Its own lines keep theirs. */
     assert_is(WARNS STOPS, "");
+    assert_is("Torchserve version: 0.7\n2026-11-20T10:00:00,053 [DEBUG] W-9000-kelp_1.0 "
+              "org.kelp.Weed - W-9000-kelp_1.0 State change WORKER_STARTED -> "
+              "WORKER_MODEL_LOADED\n" WARNS,
+              "");
     assert_is("2026-11-20T10:00:00,053 [INFO ] W-9001-kelp_1.0 org.kelp.Weed - Worker says "
               "ModuleNotFoundError: No module named 'kelp'\n" ANSWER,
               "");
