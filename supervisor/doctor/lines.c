@@ -113,7 +113,10 @@ static size_t pipe_prefix(const char *line, size_t len)
 {
     static const char *const pipes[] = {"-stdout ", "-stderr "};
     size_t most = len < PIPE_WITHIN ? len : PIPE_WITHIN;
-    const char *thread = memmem(line, most, "] W-", 4), *end = line + len;
+    const char *end = line + len;
+    if (len == 0 || !isdigit((unsigned char)line[0])) /* of a date */
+        return 0;
+    const char *thread = memmem(line, most, "] W-", 4);
     for (size_t i = 0; thread && i < sizeof(pipes) / sizeof(pipes[0]); i++) {
         const char *at = memmem(thread, most - (size_t)(thread - line), pipes[i], 8);
         size_t room = at ? (size_t)(end - at) : 0;
@@ -258,7 +261,13 @@ static bool in_word(const char *line, size_t at)
     return at > 0 && isalpha((unsigned char)line[at - 1]);
 }
 
-/* Whether `at` lies within quotes or braces of a quoted text. */
+/* "kelp()  # weed": the rest is a comment of code, as a traceback lists it. */
+static bool is_comment(const char *line, size_t at)
+{
+    return at > 1 && line[at - 1] == ' ' && line[at - 2] == ' ' && line[at + 1] == ' ';
+}
+
+/* Whether `at` lies within quotes or braces of a quoted text, or in a comment. */
 static bool is_quoted(const char *line, size_t at)
 {
     char quote = 0;
@@ -268,8 +277,8 @@ static bool is_quoted(const char *line, size_t at)
         at > 0 && (line[0] == '`' || line[0] == '"') && !memchr(line + 1, line[0], at - 1);
     for (size_t i = first; i < at; i++) {
         /* Most bytes are none of these; the walk is a fifth of the time of a log otherwise. */
-        static const bool marks[256] = {
-            ['\\'] = true, ['"'] = true, ['`'] = true, ['\''] = true, ['{'] = true, ['}'] = true};
+        static const bool marks[256] = {['\\'] = true, ['"'] = true, ['`'] = true, ['\''] = true,
+                                        ['{'] = true,  ['}'] = true, ['#'] = true};
         char c = line[i];
         if (!marks[(unsigned char)c])
             continue;
@@ -281,6 +290,8 @@ static bool is_quoted(const char *line, size_t at)
             continue;
         else if (c == '"' || c == '`' || (c == '\'' && !in_word(line, i)))
             quote = is_said(line, i) ? 0 : c;
+        else if (c == '#' && is_comment(line, i))
+            return true;
         else if (c == '{')
             depth++;
         else if (c == '}' && depth > 0)
@@ -313,17 +324,11 @@ bool doctor_line_record(const char *line, size_t at)
     return false;
 }
 
-/* Whether `at` lies in the comment of a line of code, as a traceback lists it. */
-static bool is_comment(const char *line, size_t at)
-{
-    return memmem(line, at, "  # ", 4) != NULL;
-}
-
 bool doctor_line_own(const char *line, size_t at)
 {
     static const char *const words[] = {"prompt", "content", "Received request", "messages",
                                         "Generated text: "};
-    if (is_quoted(line, at) || is_comment(line, at))
+    if (is_quoted(line, at))
         return false;
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (echoes(line, at, words[i]))
