@@ -9,7 +9,8 @@
  * - a general entry: words that many programs have for that kind, which no program's entry knows;
  * - a line beside the failure, in no exception, that a start went on after for many lines;
  * - such a line of a server that was told to stop;
- * - a request that was refused, when others were answered well after it.
+ * - a request that was refused, or a complaint without an exception, when others were answered well
+ *   after it.
  */
 #pragma once
 
