@@ -10,7 +10,8 @@
 
 #include "supervisor/doctor/lines.h"
 
-#define PREFIX_MOST 140 /* bytes in which a prefix has its level */
+#define PREFIX_MOST  140 /* bytes in which a prefix has its level */
+#define COUNTER_MOST 32  /* of the name of a counter after a word */
 
 static bool in_name(char c)
 {
@@ -341,6 +342,24 @@ static bool is_silent(const char *line, size_t len)
     return false;
 }
 
+/* "Failed requests  | 0 |", "failures=0": what follows a word makes it a counter that has counted
+ * none. */
+static bool counts_none(const char *at, const char *end)
+{
+    const char *word = at;
+    while (at < end && at - word < COUNTER_MOST &&
+           (isalpha((unsigned char)*at) || *at == '_' || *at == ' '))
+        at++;
+    const char *sign = at;
+    while (at < end && memchr(":=| ", *at, 4))
+        at++;
+    if (at == sign || at == end || *at != '0')
+        return false;
+    for (at++; at < end && *at == ' ';)
+        at++;
+    return at == end || memchr(",;|)", *at, 4);
+}
+
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
@@ -375,17 +394,35 @@ static bool is_loud(const char *line, size_t len)
                                         "required positional"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
-        if (at && doctor_line_own(line, (size_t)(at - line)))
+        if (at && doctor_line_own(line, (size_t)(at - line)) &&
+            !counts_none(at + strlen(words[i]), line + len))
             return true;
     }
     return is_glog_error(line, len) || is_stalled(line, len) || is_silent(line, len);
+}
+
+/* "throw std::runtime_error(strerror(errno));", "failed += 1": a statement of a program. */
+static bool is_statement(const char *line, size_t len)
+{
+    size_t from = 0, name = 0;
+    while (len > 0 && line[len - 1] == ' ')
+        len--;
+    while (from < len && line[from] == ' ')
+        from++;
+    for (name = from; name < len && in_name(line[name]);)
+        name++;
+    if (len - name > 4 &&
+        (memcmp(line + name, " += ", 4) == 0 || memcmp(line + name, " -= ", 4) == 0))
+        return true;
+    return len > 2 && memcmp(line + len - 2, ");", 2) == 0 && isalpha((unsigned char)line[from]) &&
+           !memmem(line, len, "rror: ", 6);
 }
 
 /* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
 static bool is_code(const char *line, size_t len)
 {
     const char *at = memmem(line, len, "   raise ", 9);
-    return memmem(line, len, "  File \"", 8) || is_source(line, len) ||
+    return memmem(line, len, "  File \"", 8) || is_source(line, len) || is_statement(line, len) ||
            (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 

@@ -77,6 +77,25 @@ static void test_wrappers(void **state)
     }
 }
 
+/* Counters that have counted nothing, and lines of a program's code. */
+static void test_not_said(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"Failed requests:                         0",
+                                        "| Failed requests   | 0          |",
+                                        "kelp: done, errors=0, failures=0", "    failed += 1",
+                                        "  throw kelp::weed_failed(strerror(errno));"};
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        assert_is(lines[i], "");
+    static const char *const said[] = {"Failed requests: 7", "kelp failed: 0 of 7 weeds",
+                                       "error: kelp has failed (7);"};
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        struct scanned s = scan_pieces(said[i], 512);
+        assert_true(doctor_scan_decisive(s.scan).line == 1);
+        doctor_scan_free(s.scan);
+    }
+}
+
 /* A name for what may happen is no sign that it has, nor is what a traceback lists of the code. */
 static void test_options(void **state)
 {
@@ -159,7 +178,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pipes),   cmocka_unit_test(test_wrappers),
-        cmocka_unit_test(test_options), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ignored), cmocka_unit_test(test_wide)};
+        cmocka_unit_test(test_options), cmocka_unit_test(test_not_said),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_ignored),
+        cmocka_unit_test(test_wide)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
