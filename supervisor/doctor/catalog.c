@@ -263,6 +263,7 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                         [MARK_WHAT] = "what(): ",
                                         [MARK_FRAME] = "File \"",
                                         [MARK_CAUSES] = "Caused by:",
+                                        [MARK_WRAPS] = "direct cause of the following exception",
                                         [MARK_LOUD] = "ERROR",
                                         "CRITICAL",
                                         "WARN ",

@@ -159,6 +159,7 @@ enum doctor_mark {
     MARK_WHAT,
     MARK_FRAME,  /* of a traceback */
     MARK_CAUSES, /* a chain of causes follows */
+    MARK_WRAPS,  /* an exception follows that was raised from the last */
     MARK_LOUD,   /* from here on: lines that complain without an exception */
 };
 

@@ -33,6 +33,7 @@ struct doctor_finding {
     uint32_t rank;   /* the signature's, or above that of one which it is more exact than */
     bool decisive;   /* the decisive line is one of its lines */
     bool firm;       /* in a line that is no warning and no remark */
+    bool happened;   /* in a line that does more than name an option about it */
     bool explains;   /* firm, or of a class for which warnings are enough */
     bool raised;     /* in a line that says how something failed, see doctor_level_raises() */
     bool outlived;   /* the same start came to serve after its last line */

@@ -10,7 +10,8 @@
 
 #include "supervisor/doctor/lines.h"
 
-#define PREFIX_MOST 140 /* bytes in which a prefix has its level */
+#define PREFIX_MOST  140 /* bytes in which a prefix has its level */
+#define COUNTER_MOST 32  /* of the name of a counter after a word */
 
 static bool in_name(char c)
 {
@@ -104,12 +105,27 @@ static bool is_source(const char *line, size_t len)
     return false;
 }
 
+bool doctor_level_warning(const char *line, size_t len)
+{
+    static const char word[] = "WARN", nccl[] = "NCCL ";
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    const char *at = line;
+    while ((at = memmem(at, most - (size_t)(at - line), word, 4)) != NULL) {
+        char before = at > line ? at[-1] : ' ', after = at + 4 < line + len ? at[4] : ' ';
+        bool own = at - line < 5 || memcmp(at - 5, nccl, 5) != 0;
+        if (own && memchr(" [=", before, 3) && (after == ' ' || after == ']'))
+            return true;
+        at += 4;
+    }
+    return false;
+}
+
 bool doctor_level_raises(const char *line, size_t len)
 {
     if (is_source(line, len))
         return false;
     return names_exception(line, len) || is_abort(line, len) ||
-           begins_or_follows(line, len, "error: ") ||
+           (begins_or_follows(line, len, "error: ") && !doctor_level_warning(line, len)) ||
            begins_or_follows(line, len, "Fatal Python error") ||
            begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL");
 }
@@ -222,6 +238,30 @@ static bool is_letter_mild(const char *line, size_t len)
     return false;
 }
 
+/* "--kelp", "kelp_timeout=600". */
+static bool names_option(const char *line, size_t len)
+{
+    for (const char *at = line + 1; at + 2 < line + len; at++) {
+        bool flag = at[-1] == ' ' && at[0] == '-' && at[1] == '-' && islower((unsigned char)at[2]);
+        bool value = at[0] == '=' && islower((unsigned char)at[-1]) && at[1] != ' ';
+        if (flag || value)
+            return true;
+    }
+    return false;
+}
+
+bool doctor_level_option(const char *line, size_t len)
+{
+    static const char *const levels[] = {"INFO", "DEBUG"};
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *at = memmem(line, most, levels[i], strlen(levels[i]));
+        if (at && alone(line, len, at, strlen(levels[i])))
+            return names_option(at, (size_t)(line + len - at));
+    }
+    return false;
+}
+
 bool doctor_level_mild(const char *line, size_t len)
 {
     static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
@@ -302,6 +342,24 @@ static bool is_silent(const char *line, size_t len)
     return false;
 }
 
+/* "Failed requests  | 0 |", "failures=0": what follows a word makes it a counter that has counted
+ * none. */
+static bool counts_none(const char *at, const char *end)
+{
+    const char *word = at;
+    while (at < end && at - word < COUNTER_MOST &&
+           (isalpha((unsigned char)*at) || *at == '_' || *at == ' '))
+        at++;
+    const char *sign = at;
+    while (at < end && memchr(":=| ", *at, 4))
+        at++;
+    if (at == sign || at == end || *at != '0')
+        return false;
+    for (at++; at < end && *at == ' ';)
+        at++;
+    return at == end || memchr(",;|)", *at, 4);
+}
+
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
@@ -336,17 +394,35 @@ static bool is_loud(const char *line, size_t len)
                                         "required positional"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
-        if (at && doctor_line_own(line, (size_t)(at - line)))
+        if (at && doctor_line_own(line, (size_t)(at - line)) &&
+            !counts_none(at + strlen(words[i]), line + len))
             return true;
     }
     return is_glog_error(line, len) || is_stalled(line, len) || is_silent(line, len);
+}
+
+/* "throw std::runtime_error(strerror(errno));", "failed += 1": a statement of a program. */
+static bool is_statement(const char *line, size_t len)
+{
+    size_t from = 0, name = 0;
+    while (len > 0 && line[len - 1] == ' ')
+        len--;
+    while (from < len && line[from] == ' ')
+        from++;
+    for (name = from; name < len && in_name(line[name]);)
+        name++;
+    if (len - name > 4 &&
+        (memcmp(line + name, " += ", 4) == 0 || memcmp(line + name, " -= ", 4) == 0))
+        return true;
+    return len > 2 && memcmp(line + len - 2, ");", 2) == 0 && isalpha((unsigned char)line[from]) &&
+           !memmem(line, len, "rror: ", 6);
 }
 
 /* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
 static bool is_code(const char *line, size_t len)
 {
     const char *at = memmem(line, len, "   raise ", 9);
-    return memmem(line, len, "  File \"", 8) || is_source(line, len) ||
+    return memmem(line, len, "  File \"", 8) || is_source(line, len) || is_statement(line, len) ||
            (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 
@@ -396,14 +472,27 @@ bool doctor_level_class(const char *line, size_t len)
     return false;
 }
 
-/* What follows when another process or task has ended; it explains nothing that came before. */
+/* What follows when another process, thread or task has ended, and how a launcher ends whose child
+ * did; it explains nothing that came before. */
 bool doctor_level_echo(const char *line, size_t len)
 {
-    static const char *const words[] = {
-        "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
-        "KeyboardInterrupt", "ExceptionGroup:",  "ZMQError",        "CalledProcessError",
-        "ActorDiedError",    "ChildFailedError", "RayTaskError(",   "KeyError: '/mp-",
-        "KeyError: '/psm_"};
+    static const char *const words[] = {"CancelledError",
+                                        "EOFError",
+                                        "BrokenPipeError",
+                                        "SystemExit",
+                                        "KeyboardInterrupt",
+                                        "ExceptionGroup:",
+                                        "ZMQError",
+                                        "CalledProcessError",
+                                        "ActorDiedError",
+                                        "ChildFailedError",
+                                        "RayTaskError(",
+                                        "KeyError: '/mp-",
+                                        "KeyError: '/psm_",
+                                        "InterruptedException",
+                                        "NoSuchProcess",
+                                        "Error: Shard",
+                                        "Error: WebserverFailed"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;

@@ -16,6 +16,8 @@
 #define INDENT_MOST    16 /* spaces before a member of an object */
 #define NAME_LEAST     3  /* letters of a service's name */
 #define NAME_MOST      63
+#define PIPE_WITHIN    200 /* bytes in which the thread stands that reads a worker's output ... */
+#define PIPE_LOGGER    60  /* ... and after it the name of its logger */
 #define STATUS_REFUSED 400 /* statuses of HTTP from it on are errors ... */
 #define STATUS_END     600
 #define FLAG_LEAST     3 /* bytes of a name of a flag */
@@ -104,6 +106,28 @@ static size_t compose_prefix(const char *line, size_t len)
     return i + 1 + (i + 1 < len && line[i + 1] == ' ');
 }
 
+/* Bytes of what TorchServe writes in front of a line that a worker has written itself:
+ * "2023-02-08T14:59:53 [INFO ] W-9000-kelp_1.0-stdout MODEL_LOG - ". The level there is that of the
+ * pipe, INFO for stdout and WARN for stderr, whatever the line says. 0: none. */
+static size_t pipe_prefix(const char *line, size_t len)
+{
+    static const char *const pipes[] = {"-stdout ", "-stderr "};
+    size_t most = len < PIPE_WITHIN ? len : PIPE_WITHIN;
+    const char *end = line + len;
+    if (len == 0 || !isdigit((unsigned char)line[0])) /* of a date */
+        return 0;
+    const char *thread = memmem(line, most, "] W-", 4);
+    for (size_t i = 0; thread && i < sizeof(pipes) / sizeof(pipes[0]); i++) {
+        const char *at = memmem(thread, most - (size_t)(thread - line), pipes[i], 8);
+        size_t room = at ? (size_t)(end - at) : 0;
+        const char *dash =
+            at ? memmem(at, room < PIPE_LOGGER ? room : PIPE_LOGGER, " - ", 3) : NULL;
+        if (dash)
+            return (size_t)(dash + 3 - line);
+    }
+    return 0;
+}
+
 /* Whether a member "error" of an object says anything: its value is an object or has text. Access
  * logs write null, false or "" there for a request that went well. */
 static bool has_error(const char *line, size_t len)
@@ -121,12 +145,19 @@ static bool has_error(const char *line, size_t len)
     return false;
 }
 
+/* vLLM's own form of it: {"object": "error", "message": ..., "code": 400}. */
+static bool is_error(const char *line, size_t len)
+{
+    return memmem(line, len, "\"object\":\"error\"", 16) ||
+           memmem(line, len, "\"object\": \"error\"", 17);
+}
+
 /* The status of an error that was answered as JSON ({"error": {"message": ..., "code": 400}}),
  * which stands outside of its message; 0: none. */
 static unsigned answered_status(const char *line, size_t len)
 {
     static const char *const keys[] = {"\"code\"", "\"status\"", "\"status_code\""};
-    if (!has_error(line, len))
+    if (!has_error(line, len) && !is_error(line, len))
         return 0;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const char *at = memmem(line, len, keys[i], strlen(keys[i])), *end = line + len;
@@ -154,6 +185,7 @@ size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST
 {
     const char *end = line + len;
     line += compose_prefix(line, len);
+    line += pipe_prefix(line, (size_t)(end - line));
     const char *inside = unwrap(line, (size_t)(end - line));
     const char *at = inside ? inside : line;
     size_t n = 0;
@@ -229,7 +261,13 @@ static bool in_word(const char *line, size_t at)
     return at > 0 && isalpha((unsigned char)line[at - 1]);
 }
 
-/* Whether `at` lies within quotes or braces of a quoted text. */
+/* "kelp()  # weed": the rest is a comment of code, as a traceback lists it. */
+static bool is_comment(const char *line, size_t at)
+{
+    return at > 1 && line[at - 1] == ' ' && line[at - 2] == ' ' && line[at + 1] == ' ';
+}
+
+/* Whether `at` lies within quotes or braces of a quoted text, or in a comment. */
 static bool is_quoted(const char *line, size_t at)
 {
     char quote = 0;
@@ -239,8 +277,8 @@ static bool is_quoted(const char *line, size_t at)
         at > 0 && (line[0] == '`' || line[0] == '"') && !memchr(line + 1, line[0], at - 1);
     for (size_t i = first; i < at; i++) {
         /* Most bytes are none of these; the walk is a fifth of the time of a log otherwise. */
-        static const bool marks[256] = {
-            ['\\'] = true, ['"'] = true, ['`'] = true, ['\''] = true, ['{'] = true, ['}'] = true};
+        static const bool marks[256] = {['\\'] = true, ['"'] = true, ['`'] = true, ['\''] = true,
+                                        ['{'] = true,  ['}'] = true, ['#'] = true};
         char c = line[i];
         if (!marks[(unsigned char)c])
             continue;
@@ -252,6 +290,8 @@ static bool is_quoted(const char *line, size_t at)
             continue;
         else if (c == '"' || c == '`' || (c == '\'' && !in_word(line, i)))
             quote = is_said(line, i) ? 0 : c;
+        else if (c == '#' && is_comment(line, i))
+            return true;
         else if (c == '{')
             depth++;
         else if (c == '}' && depth > 0)
@@ -286,7 +326,8 @@ bool doctor_line_record(const char *line, size_t at)
 
 bool doctor_line_own(const char *line, size_t at)
 {
-    static const char *const words[] = {"prompt", "content", "Received request", "messages"};
+    static const char *const words[] = {"prompt", "content", "Received request", "messages",
+                                        "Generated text: "};
     if (is_quoted(line, at))
         return false;
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

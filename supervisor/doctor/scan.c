@@ -11,13 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
 #include "supervisor/doctor/help.h"
 #include "supervisor/doctor/hint.h"
 #include "supervisor/doctor/level.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/literals.h"
 #include "supervisor/doctor/resolve.h"
+#include "supervisor/doctor/split.h"
 #include "supervisor/doctor/trace.h"
 #include "supervisor/doctor/weigh.h"
 
@@ -43,11 +43,12 @@ struct doctor_scan {
     struct doctor_trace trace, older; /* of this life and of the last before that had one */
     bool known;
     uint8_t compiled[DOCTOR_PATTERNS_MOST / 8];
-    struct ek_buf rest; /* of a line that is not whole yet, at most DOCTOR_LINE_MOST bytes */
+    struct doctor_split split;
     uint32_t hits[HITS_MOST], hit_count;
     bool marked; /* the line may say how something failed */
     bool frame;  /* it names a file, as tracebacks do */
     bool causes; /* a chain of causes follows */
+    bool wraps;  /* what follows is raised from what was said */
     bool loud;   /* it may complain without an exception */
     char clean[DOCTOR_LINE_MOST + 1];
 };
@@ -76,7 +77,7 @@ void doctor_scan_free(struct doctor_scan *s)
         return;
     pcre2_match_data_free(s->match);
     pcre2_match_context_free(s->context);
-    ek_buf_done(&s->rest);
+    doctor_split_done(&s->split);
     free(s->finding);
     free(s);
 }
@@ -95,6 +96,7 @@ static void note_hit(void *ctx, uint32_t pattern)
         uint32_t mark = pattern - s->catalog->pattern_count;
         s->frame |= mark == MARK_FRAME;
         s->causes |= mark == MARK_CAUSES;
+        s->wraps |= mark == MARK_WRAPS;
         s->loud |= mark >= MARK_LOUD || mark == MARK_ERROR;
         s->marked |= mark < MARK_FRAME;
         return;
@@ -142,10 +144,12 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
     doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
-/* A closed connection or the like, once it has begun to stop: it was told to. */
+/* A closed connection or the like, once it has begun to stop, or what Python ignores then, as
+ * destructors run: it was told to. */
 static bool ends_by_order(const struct doctor_scan *s, size_t len)
 {
-    return s->phase == DOCTOR_PHASE_STOPPING && doctor_level_echo(s->clean, len);
+    return s->phase == DOCTOR_PHASE_STOPPING &&
+           (doctor_level_echo(s->clean, len) || s->line <= s->trace.ignored_until);
 }
 
 /* The same, or a signal. */
@@ -196,12 +200,14 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     if (f->count == 0 || f->life != s->life) {
         f->starts++;
         f->phase = s->phase;
-        f->firm = f->raised = false;
+        f->firm = f->happened = f->raised = false;
         f->numbers.count = 0;
     }
     f->outlived = false;
+    f->happened |= !doctor_level_option(s->clean, len);
     f->firm |= !doctor_level_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
-    f->raised |= doctor_level_raises(s->clean, len) && !doctor_level_quotes(s->clean, len);
+    f->raised |= doctor_level_raises(s->clean, len) && !doctor_level_quotes(s->clean, len) &&
+                 !ends_by_order(s, len);
     f->life = s->life;
     f->count++;
     f->last_line = s->line;
@@ -322,8 +328,9 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
     }
 }
 
-static void scan_line(struct doctor_scan *s, const char *line, size_t len)
+static void scan_line(void *ctx, const char *line, size_t len)
 {
+    struct doctor_scan *s = ctx;
     s->line++;
     if (len > DOCTOR_LINE_MOST)
         len = DOCTOR_LINE_MOST;
@@ -333,11 +340,12 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         line = s->clean;
     }
     s->hit_count = 0;
-    s->marked = s->frame = s->causes = s->loud = false;
+    s->marked = s->frame = s->causes = s->wraps = s->loud = false;
     s->line_best = TRACE_NONE;
     doctor_literals_find(s->catalog->words, line, len, note_hit, s);
     bool open = doctor_trace_open(&s->trace);
-    if (s->hit_count == 0 && !s->marked && !s->frame && !s->loud && !s->causes && !open)
+    if (s->hit_count == 0 && !s->marked && !s->frame && !s->loud && !s->causes && !s->wraps &&
+        !open)
         return;
     if (!cleaned)
         len = doctor_line_clean(line, len, s->clean);
@@ -360,28 +368,16 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         doctor_trace_frame(&s->trace, s->clean, len);
     if (s->causes)
         doctor_trace_causes(&s->trace, s->clean, len);
+    if (s->wraps)
+        doctor_trace_wraps(&s->trace, s->clean, len);
     if (s->loud && !told_to)
-        doctor_trace_loud(&s->trace, s->line, s->clean, len, follows);
+        doctor_trace_loud(&s->trace, s->line, s->clean, len,
+                          follows || doctor_level_warning(s->clean, len));
 }
 
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
 {
-    while (len > 0) {
-        const char *newline = memchr(bytes, '\n', len);
-        size_t n = newline ? (size_t)(newline - bytes) : len;
-        if (newline && s->rest.len == 0) {
-            scan_line(s, bytes, n);
-        } else {
-            size_t room = DOCTOR_LINE_MOST - s->rest.len;
-            (void)ek_buf_add(&s->rest, bytes, n < room ? n : room); /* finish() tells */
-        }
-        if (newline && s->rest.len > 0) {
-            scan_line(s, s->rest.data, s->rest.len);
-            s->rest.len = 0;
-        }
-        bytes += n + (newline != NULL);
-        len -= n + (newline != NULL);
-    }
+    doctor_split_feed(&s->split, bytes, len, scan_line, s);
 }
 
 /* ---- the whole ---- */
@@ -413,7 +409,7 @@ static uint32_t add_named(struct doctor_scan *s, const struct doctor_signature *
                                      .life = s->life,
                                      .starts = 1,
                                      .phase = s->phase};
-    f->firm = f->raised = true;
+    f->firm = f->happened = f->raised = true;
     f->count++;
     f->last_line = line;
     keep_evidence(f, line, text);
@@ -462,11 +458,23 @@ static bool is_explained(const struct doctor_scan *s)
     return false;
 }
 
+/* What came to nothing: a warning or what follows from another process, where requests were
+ * answered well after it or the server was told to stop; a warning also where it serves at the end.
+ */
+static bool has_passed(const struct doctor_scan *s, uint64_t line, const char *text)
+{
+    size_t len = strlen(text);
+    bool warns = doctor_level_warns(text, len);
+    if (s->works > line || s->phase == DOCTOR_PHASE_STOPPING)
+        return warns || doctor_level_echo(text, len);
+    return warns && s->phase == DOCTOR_PHASE_READY;
+}
+
 /* The entry that a hint names for the first line that complains without an exception. */
 static uint32_t name_loud(struct doctor_scan *s)
 {
     const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
-    if (!t->loud_line || is_explained(s))
+    if (!t->loud_line || is_explained(s) || has_passed(s, t->loud_line, t->loud))
         return TRACE_NONE;
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
@@ -493,11 +501,8 @@ static void find_help(struct doctor_scan *s, struct doctor_finding *f,
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
                        uint32_t *ret_count)
 {
-    if (!ek_buf_ok(&s->rest))
+    if (doctor_split_end(&s->split, scan_line, s) < 0)
         return -ENOMEM;
-    if (s->rest.len > 0)
-        scan_line(s, s->rest.data, s->rest.len);
-    s->rest.len = 0;
     s->finding_count = 0;
     const struct trace_process *first = first_process(s);
     uint32_t decisive = first ? name_by_place(s, first) : TRACE_NONE;
@@ -515,10 +520,11 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
         doctor_resolve_finding(f, &s->facts);
     }
     doctor_weigh(s->finding, s->finding_count,
-                 &(struct doctor_whole){.lines = s->line, .life = s->life});
+                 &(struct doctor_whole){.lines = s->line, .works = s->works, .life = s->life});
     for (uint32_t i = 0; i < s->finding_count; i++)
         find_help(s, &s->finding[i], raised);
-    bool unnamed = first && decisive == TRACE_NONE && !first->plain;
+    bool unnamed = first && decisive == TRACE_NONE && !first->plain &&
+                   !doctor_level_echo(first->text, strlen(first->text));
     s->known =
         s->finding_count > 0 && s->finding[0].rank >= (unnamed ? CERTAIN : DOCTOR_CONSEQUENCE);
     *ret_findings = s->finding;
@@ -555,8 +561,8 @@ static struct doctor_decisive decisive_line(const struct doctor_scan *s)
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
 {
     struct doctor_decisive d = decisive_line(s);
-    if (!d.known && s->works > d.line && doctor_level_warns(d.text, strlen(d.text))) {
-        d.line = 0; /* a warning, and requests were answered well after it */
+    if (!d.known && has_passed(s, d.line, d.text)) {
+        d.line = 0;
         d.text = "";
         d.probably = DOCTOR_CLASSES;
     }

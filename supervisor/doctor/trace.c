@@ -166,13 +166,15 @@ static bool goes_on(const char *line, size_t len)
     return len > 0 && line[len - 1] == ':';
 }
 
-/* Whether a line that no entry knows may take the place of what the process said before. */
+/* Whether a line may take the place of what the process said before: not when no entry knows it and
+ * it is raised from what one does know, or repeats it. */
 static bool supersedes(const struct trace_process *p, const char *line, size_t len,
                        uint32_t signature)
 {
     if (doctor_level_echo(line, len))
         return false;
-    return signature != TRACE_NONE || p->signature == TRACE_NONE || !repeats(line, len, p->text);
+    return signature != TRACE_NONE || p->signature == TRACE_NONE ||
+           !(p->chained || repeats(line, len, p->text));
 }
 
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
@@ -196,10 +198,12 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     } else if (at - p->last_line > BURST_LINES) {
         return; /* a later failure is not the first */
     } else if (!supersedes(p, line, len, signature)) {
+        p->echo_line = doctor_level_echo(line, len) ? at : p->echo_line;
         return;
     }
     p->last_line = at;
     p->signature = signature;
+    p->chained = false;
     p->plain = doctor_level_quotes(line, len) ||
                (doctor_level_plain(line, len) && !doctor_trace_raised(t, line, len));
     struct trace_frames *f = frames_of(t, key, false);
@@ -274,6 +278,15 @@ void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
 {
     if (t->count > 0 && len >= 10 && memmem(line, len, "Caused by:", 10) == line + len - 10)
         t->follow_left = FOLLOW_LINES;
+}
+
+void doctor_trace_wraps(struct doctor_trace *t, const char *line, size_t len)
+{
+    uint64_t key = process_of(line, len);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (t->process[i].key == key)
+            t->process[i].chained = t->process[i].echo_line < t->process[i].last_line;
+    }
 }
 
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)

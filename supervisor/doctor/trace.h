@@ -32,6 +32,8 @@ struct trace_process {
     uint64_t key; /* what names it in a line's prefix, hashed */
     uint64_t first_line, last_line;
     uint32_t signature; /* of the last line, TRACE_NONE: no entry knows it */
+    uint64_t echo_line; /* the last that only followed from another process or task */
+    bool chained;       /* the next is raised from it ("raise ... from e") */
     bool plain;         /* no exception but a line that says "error: ", or one that was caught */
     char text[TRACE_TEXT];
     struct trace_where where;
@@ -45,7 +47,7 @@ struct doctor_trace {
     uint32_t frames_next;                        /* which of them gives way to the next process */
     uint64_t loud_line; /* the first line that complains without an exception, 0: none */
     char loud[TRACE_TEXT];
-    bool loud_weak;       /* ... and it only says that something followed from a cause */
+    bool loud_weak;       /* ... and it only warns, or follows from a cause */
     uint32_t frame_left;  /* in so many of the next lines a traceback may tell what was raised */
     uint32_t follow_left; /* so many of the next lines go on with what a process has said, */
     uint32_t follows;     /* ... this one of them */
@@ -67,10 +69,12 @@ void doctor_trace_follow(struct doctor_trace *t, uint64_t at, const char *line, 
                          uint32_t signature);
 /* A line of a traceback that names a file. */
 void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len);
-/* A line that may complain without an exception ("ERROR ...", "... failed: ..."); weak: it gives
- * way to the first that is not. */
+/* A line that may complain without an exception ("ERROR ...", "... failed: ..."); weak: a
+ * warning, or what follows from a cause; it gives way to the first that is not. */
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        bool weak);
+/* "The above exception was the direct cause of the following exception": what comes wraps it. */
+void doctor_trace_wraps(struct doctor_trace *t, const char *line, size_t len);
 /* The server serves: lines without an exception have not kept it from that. */
 void doctor_trace_forget_plain(struct doctor_trace *t);
 /* The process that failed first, NULL when none did. */

@@ -101,7 +101,7 @@ static void rank(struct doctor_finding *all, uint32_t count, uint32_t life)
         struct doctor_finding *f = &all[i];
         bool outlived = f->outlived && (is_remark(f) || is_wait(f) || is_done_without(f));
         f->rank = f->signature->rank;
-        f->explains = !outlived && (f->firm || (goes_on(f->cls) && !fell));
+        f->explains = !outlived && (f->firm || (goes_on(f->cls) && f->happened && !fell));
         if (f->rank <= PRESSURE && f->explains)
             continue;
         if (!f->firm || outlived)
@@ -142,10 +142,23 @@ static void promote(struct doctor_finding *all, uint32_t count)
     all[0] = main;
 }
 
+/* Of one process: a request was refused, or something else was said in no exception, and then
+ * others were answered well. What it is by its kind has not ended: a cache that is full, memory
+ * that grows, and a fault of the machine may well come back. */
+static bool went_on(const struct doctor_finding *f, const struct doctor_whole *whole)
+{
+    if (whole->works <= f->last_line || f->life != whole->life)
+        return false;
+    return f->cls == DOCTOR_CLIENT ||
+           (!f->raised &&
+            (f->cls == DOCTOR_BUILD || f->cls == DOCTOR_CONFIG || f->cls == DOCTOR_FILES ||
+             f->cls == DOCTOR_BUG || f->cls == DOCTOR_COMM || f->cls == DOCTOR_STARTUP_OOM));
+}
+
 /* Weak evidence, see weigh.h. GONE_ON was chosen on five sets; 10 to 40 lines do the same. */
 static bool is_probable(const struct doctor_finding *f, const struct doctor_whole *whole)
 {
-    if (f->signature->general)
+    if (f->signature->general || went_on(f, whole))
         return true;
     if (f->decisive || f->raised)
         return false;

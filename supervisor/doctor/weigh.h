@@ -2,13 +2,15 @@
  * Puts the findings of a log in order, the one that explains it first, and says which of them rest
  * on so little that their kind is only probable. Pure.
  *
- * Sure is what a program's own words say in a line that tells how it failed. Three kinds of
+ * Sure is what a program's own words say in a line that tells how it failed. Four kinds of
  * evidence are weaker; on logs that the catalog had not seen every third finding of the first and
  * every second of the others had the wrong kind, and of all others one in twenty (the sets in
  * docs/signatures.md):
  * - a general entry: words that many programs have for that kind, which no program's entry knows;
  * - a line beside the failure, in no exception, that a start went on after for many lines;
- * - such a line of a server that was told to stop.
+ * - such a line of a server that was told to stop;
+ * - a request that was refused, or a complaint without an exception, when others were answered well
+ *   after it.
  */
 #pragma once
 
@@ -19,7 +21,8 @@
 /* What it asks of the whole log. */
 struct doctor_whole {
     uint64_t lines;
-    uint32_t life; /* the last start */
+    uint64_t works; /* the line of the last request that was answered well, 0: none */
+    uint32_t life;  /* the last start */
 };
 /* Ranks and sorts; notes which findings explain something, and which are only probable. */
 void doctor_weigh(struct doctor_finding *findings, uint32_t count,

@@ -6,11 +6,13 @@
 
 #include "tests/unit/doctor/scanned.h"
 
-#define BEGIN "INFO 11-20 09:50:00 [api_server.py:1] vLLM API server version 0.11.0\n"
-#define STOP  "INFO 11-20 10:50:00 [launcher.py:1] Shutting down FastAPI HTTP server.\n"
-#define ALLOC "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 8896122880\n"
-#define PORT  "OSError: [Errno 98] Address already in use\n"
-#define WEED  "AttributeError: 'Kelp' object has no attribute 'weed'\n"
+#define BEGIN   "INFO 11-20 09:50:00 [api_server.py:1] vLLM API server version 0.11.0\n"
+#define STOP    "INFO 11-20 10:50:00 [launcher.py:1] Shutting down FastAPI HTTP server.\n"
+#define ALLOC   "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 8896122880\n"
+#define PORT    "OSError: [Errno 98] Address already in use\n"
+#define REFUSES "[2026-11-20 10:00:00 TP0] Kelp is not compatible with weed.\n"
+#define ANSWER  "INFO:     10.0.0.7:40212 - \"POST /v1/completions HTTP/1.1\" 200 OK\n"
+#define WEED    "AttributeError: 'Kelp' object has no attribute 'weed'\n"
 
 struct told {
     const char *begin, *said; /* then `more` lines that say nothing */
@@ -47,6 +49,11 @@ static void test_where_it_stands(void **state)
         {BEGIN READY STOP, ALLOC, 0, true}, /* it was told to stop */
         {BEGIN READY STOP, PORT, 0, false},
         {BEGIN, ALLOC BEGIN, 30, false}, /* another start, which says nothing of the first */
+        {BEGIN READY, REFUSES, 0, false},
+        {BEGIN READY, REFUSES ANSWER, 0, true}, /* it went on and answered */
+        {BEGIN READY ANSWER, REFUSES, 0, false},
+        {BEGIN READY, REFUSES BEGIN ANSWER, 0, false}, /* another process did */
+        {BEGIN READY, "ValueError: " REFUSES ANSWER, 0, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_told(&cases[i]);

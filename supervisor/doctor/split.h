@@ -1,0 +1,25 @@
+/*
+ * Cuts the bytes of a log into lines, in bounded memory: of a line that is longer than
+ * DOCTOR_LINE_MOST the rest is dropped. Pure; scan.c feeds it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/buf.h"
+
+struct doctor_split {
+    struct ek_buf rest; /* of a line that is not whole yet */
+    bool wide;          /* UTF-16, as PowerShell redirects it */
+};
+
+typedef void doctor_line_fn(void *ctx, const char *line, size_t len);
+
+/* Calls fn for each line that is whole, without its newline. A lack of memory is kept for
+ * doctor_split_end(). */
+void doctor_split_feed(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
+                       void *ctx);
+/* The last line, if no newline ended it. 0 or -ENOMEM. */
+int doctor_split_end(struct doctor_split *s, doctor_line_fn *fn, void *ctx);
+void doctor_split_done(struct doctor_split *s);
