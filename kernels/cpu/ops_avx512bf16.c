@@ -32,16 +32,20 @@ static void round_rows(const struct cpu_gemm *g)
 
 #define SUB_PAIRS 128u /* of inputs: what two panels hold of them stays in the first cache */
 
+#define LINE        64u /* bytes, of a cache */
+#define FETCH_LEAST 4   /* rows of a block that may fetch: where there are several all have them */
+#define AHEAD       4096u /* bytes from what a single block reads to what it fetches */
+#define AHEAD_LEAST 6u    /* rows of a single block that fetches */
+
 /* A block of rows and panels at some of the inputs. */
 struct dot_rows {
     const uint32_t *x;
     const char *w;
     float *c;
     uint32_t pairs;
-    size_t x_stride;                                  /* pairs */
-    enum { FETCH_NONE, FETCH_NEAR, FETCH_FAR } fetch; /* into the first cache, or the second */
-    size_t ahead; /* bytes from w to what is fetched meanwhile, `share` / 256 for each pair */
-    uint32_t share;
+    size_t x_stride; /* pairs */
+    size_t ahead;    /* bytes from w to what is fetched meanwhile, `share` / 256 for each pair */
+    uint32_t share;  /* 0: nothing */
     bool add;
 };
 
@@ -68,12 +72,11 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const stru
             const char *at = s->w + (size_t)k * 128 + p * g->panel_bytes;
             v[p][0] = _mm512_loadu_si512(at);
             v[p][1] = _mm512_loadu_si512(at + 64);
-            if (rows >= 5 && s->fetch) { /* two blocks have so many each */
+            if (rows >= FETCH_LEAST && s->share > 0) {
                 const char *next = s->w + s->ahead + (k * s->share >> 8) + p * g->panel_bytes;
-                if (s->fetch == FETCH_FAR)
-                    _mm_prefetch(next, _MM_HINT_T1);
-                else
-                    _mm_prefetch(next, _MM_HINT_T0);
+                _mm_prefetch(next, _MM_HINT_T0);
+                if (s->share > LINE * 256)
+                    _mm_prefetch(next + LINE, _MM_HINT_T0);
             }
         }
         UNROLL9
@@ -121,36 +124,43 @@ static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels,
     }
 }
 
+/* Blocks of rows, of equal height, give or take one row. Up to two are of one panel, which leaves
+ * room for higher ones: 13 rows are two blocks, not three. */
+static uint32_t blocks_of(uint32_t rows)
+{
+    return rows > 2 * HIGHEST ? (rows + PAIR_ROWS - 1) / PAIR_ROWS : rows > HIGHEST ? 2 : 1;
+}
+
 /* Some panels: all rows at the first part of the inputs, then at the next. The first blocks of rows
  * fetch the part that follows, or the first one of the `next` panels, each an equal share of it:
- * with some 16 rows, where reading and multiplying take as long, memory is never idle. With fewer
- * reading takes longer: two blocks fetch into the second cache, which takes more lines at once than
- * the first, and what a single one reads the processor fetches by itself, faster than if asked. */
+ * with some 16 rows, where reading and multiplying take as long, memory is never idle. A single
+ * block of many rows fetches what lies a little further on; with few the processor runs ahead by
+ * itself, faster than if asked. */
 static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, bool next)
 {
-    const uint32_t pairs = (g->k + 1) / 2;
-    const uint32_t blocks = g->rows <= HIGHEST ? 1 : (g->rows + PAIR_ROWS - 1) / PAIR_ROWS;
-    const size_t stride = work_stride(g);
-    const uint32_t fetching = blocks > 2 ? FETCHING : 2;
+    const uint32_t pairs = (g->k + 1) / 2, blocks = blocks_of(g->rows);
+    const uint32_t fetching = blocks < FETCHING ? blocks : FETCHING;
     const uint32_t parts = blocks > 1 ? (pairs + SUB_PAIRS - 1) / SUB_PAIRS : 1;
-    const int fetch = blocks == 2 ? FETCH_FAR : FETCH_NEAR;
+    const bool fetches = blocks > 1 || g->rows >= AHEAD_LEAST;
+    const size_t stride = work_stride(g);
     const char *w = (const char *)g->w + panel * g->panel_bytes;
 
     for (uint32_t part = 0; part < parts; part++) {
         const uint32_t first = part * pairs / parts, end = (part + 1) * pairs / parts;
         const size_t some = (size_t)(end - first) * 128;
         size_t ahead = some;
-        if (part + 1 == parts)
+        if (blocks == 1)
+            ahead = AHEAD;
+        else if (part + 1 == parts)
             ahead = next ? panels * g->panel_bytes - (size_t)first * 128 : 0;
-        for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
+        for (uint32_t i = 0; i < blocks; i++) {
             const uint32_t row = i * g->rows / blocks, below = (i + 1) * g->rows / blocks;
             const struct dot_rows s = {.x = g->work + row * stride + first,
                                        .w = w + (size_t)first * 128,
                                        .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
                                        .pairs = end - first,
                                        .x_stride = stride,
-                                       .fetch = blocks == 1 || i >= fetching ? FETCH_NONE : fetch,
-                                       .share = 128 * 256 / fetching,
+                                       .share = fetches && i < fetching ? 128 * 256 / fetching : 0,
                                        .ahead = ahead + i * some / fetching,
                                        .add = g->add || part > 0};
             dot_some(g, below - row, panels, &s);
@@ -166,7 +176,7 @@ static void bf16_gemm(const struct cpu_gemm *g)
     }
     if (!g->rounded)
         round_rows(g);
-    const uint32_t most = g->rows == 1 ? 4 : g->rows <= PAIR_ROWS || g->rows > HIGHEST ? 2 : 1;
+    const uint32_t most = g->rows == 1 ? 4 : g->rows <= PAIR_ROWS || g->rows > 2 * HIGHEST ? 2 : 1;
     for (uint32_t panel = 0, step = most; panel < g->panels; panel += step) {
         if (g->panels - panel < step)
             step = 1;
