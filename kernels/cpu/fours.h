@@ -9,16 +9,3 @@ static inline __attribute__((always_inline)) void fours_add(__m512i *sum, __m512
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(a), "v"(b));
 }
-
-struct fours_one {
-    char byte[4];
-};
-
-/* The same with a four that is read from memory for all lanes: one instruction instead of two. */
-static inline __attribute__((always_inline)) void fours_add_one(__m512i *sum, __m512i a,
-                                                                const void *four)
-{
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
-            : "+v"(*sum)
-            : "v"(a), "m"(*(const struct fours_one *)four));
-}

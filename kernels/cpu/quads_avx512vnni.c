@@ -27,7 +27,7 @@
 
 #define ROWS    6u   /* of a block, at most */
 #define VECTORS 12u  /* of sums in a block, at most */
-#define PART    256u /* inputs of a part, about */
+#define PART    512u /* inputs of a part, about */
 #define FETCHES 8u   /* blocks of rows that fetch the next panel, at most, an equal share each */
 
 /* Where the numbers of a block come from. Those of 4 bits become bytes once for many rows: the
@@ -63,21 +63,12 @@ struct quads_form {
     enum from from;
 };
 
-/* Of so many rows of a block of one panel each multiplication reads its inputs itself: fewer
- * instructions, as far as the ports that read are idle. */
-INLINE int direct(int rows, int panels)
+/* While a group is multiplied. */
+INLINE void fetch(const struct quads_place *p)
 {
-    return panels == 1 && rows >= 4 ? rows - 2 : 0;
-}
-
-/* While a group is multiplied. With few rows the processor runs ahead by itself. */
-INLINE void fetch(int rows, const struct quads_place *p)
-{
-    if (rows < 4)
-        return;
     NOROLL
     for (size_t at = 0; at < p->step; at += 64)
-        _mm_prefetch(p->next + at, _MM_HINT_T1);
+        _mm_prefetch(p->next + at, _MM_HINT_T0);
 }
 
 /* One vector of weights: of four inputs, and of the next four. */
@@ -118,15 +109,10 @@ INLINE void add_eight(struct quads_form f, int rows, int panels, const struct cp
         UNROLL8
     for (int i = 0; i < rows; i++) {
         const int8_t *x = p->x + (size_t)i * QUADS_GROUP + (size_t)eight * 8 + four * 4;
-        const bool own = i < direct(rows, panels);
-        const __m512i in = own ? _mm512_setzero_si512() : four_inputs(x);
+        const __m512i in = four_inputs(x);
         UNROLL8
-        for (int v = 0; v < 2 * panels; v++) {
-            if (own)
-                fours_add_one(&sum[i * 2 * panels + v], w[v][four], x);
-            else
-                fours_add(&sum[i * 2 * panels + v], w[v][four], in);
-        }
+        for (int v = 0; v < 2 * panels; v++)
+            fours_add(&sum[i * 2 * panels + v], w[v][four], in);
     }
 }
 
@@ -256,7 +242,7 @@ INLINE void one_group(struct quads_form f, int rows, int panels, const struct cp
 {
     __m512i sum[VECTORS];
 
-    fetch(rows, p);
+    fetch(p);
     UNROLL8
     for (int i = 0; i < rows; i++)
         UNROLL8
@@ -275,8 +261,7 @@ INLINE void one_group(struct quads_form f, int rows, int panels, const struct cp
     p->numbers += QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
     if (f.from != WEIGHT)
         p->kept += QUADS_GROUP * CPU_PANEL;
-    if (rows >= 4)
-        p->next += p->step;
+    p->next += p->step;
     p->x += r->group_bytes;
     p->scale += r->group_scales;
     p->start += r->group_scales;
@@ -310,6 +295,7 @@ INLINE void block(struct quads_form f, int rows, int panels, const struct cpu_qu
         store(rows, 2 * panels, q, f.zeros ? c : all, out);
 }
 
+#define ALONE (1 * 8 + 4) /* one row, four panels */
 #define BLOCK(n, m)                                                                                \
     case (n)*8 + (m): block(f, n, m, q, r, p, out); break
 
@@ -318,14 +304,15 @@ INLINE void some(struct quads_form f, const struct cpu_quads *q, const struct ro
 {
     switch (rows * 8 + panels) {
         BLOCK(1, 1);
-        BLOCK(1, 4);
         BLOCK(2, 1);
-        BLOCK(2, 2);
         BLOCK(3, 1);
-        BLOCK(3, 2);
         BLOCK(4, 1);
         BLOCK(5, 1);
         BLOCK(6, 1);
+    case ALONE:
+        if (f.bits == 8)
+            block(f, 1, 4, q, r, p, out);
+        break;
     }
 }
 
@@ -396,11 +383,13 @@ static size_t next_step(const struct cpu_quads *q, uint32_t panel, uint32_t step
     return left > 0 ? step * q->panel_bytes : 0;
 }
 
-/* Few rows: up to two blocks. */
+/* Few rows: up to two blocks. They take a panel at a time, which is fetched while the one before is
+ * multiplied; but one row of 8 bits takes four, which the processor then reads ahead by itself,
+ * faster than if asked. */
 INLINE void few(struct quads_form f, const struct cpu_quads *q, const struct rounded *r)
 {
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
-    uint32_t step = q->rows == 1 ? 4 : q->rows <= 3 ? 2 : 1;
+    uint32_t step = q->rows == 1 && f.bits == 8 ? 4 : 1;
 
     for (uint32_t panel = 0; panel < q->panels; panel += step) {
         if (q->panels - panel < step)
@@ -409,7 +398,7 @@ INLINE void few(struct quads_form f, const struct cpu_quads *q, const struct rou
         for (uint32_t i = 0; i < blocks; i++) {
             const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
             struct quads_place p = place_of(f, q, r, row, panel);
-            fetch_next(f, &p, i, blocks, r->groups, next);
+            fetch_next(f, &p, i, blocks, r->groups, step == 1 ? next : 0);
             some(f, q, r, rows, step, p, q->c + row * q->c_stride + (size_t)panel * CPU_PANEL);
         }
     }

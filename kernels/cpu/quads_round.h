@@ -108,8 +108,10 @@ static inline void round_put(const struct rounded *r, size_t from, uint32_t grou
 /* Up to four groups of a row from group `first` on: `n` inputs are there. As whole numbers
  * magnitudes are in order, and what is not a number is above; it makes the scale of its group none.
  */
-static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t,
-                                const struct rounded *r, uint32_t row, uint32_t first)
+static inline __attribute__((always_inline)) void round_groups(const float *x, uint32_t n,
+                                                               enum ek_dtype t,
+                                                               const struct rounded *r,
+                                                               uint32_t row, uint32_t first)
 {
     const uint32_t groups = (n + QUADS_GROUP - 1) / QUADS_GROUP;
     int8_t *to = r->x + row * r->row_bytes + first * r->group_bytes;
@@ -162,7 +164,10 @@ static inline void round_inputs(const struct cpu_quads *q, const struct rounded 
     for (uint32_t row = 0; row < q->rows; row++)
         for (uint32_t g = 0; g < r->groups; g += ROUND_GROUPS) {
             const uint32_t k = g * QUADS_GROUP, left = q->k - k;
-            round_groups(q->x + row * q->x_stride + k, left < some ? left : some, q->dtype, r, row,
-                         g);
+            const float *x = q->x + row * q->x_stride + k;
+            if (left >= some) /* by itself: all is there, without masks */
+                round_groups(x, some, q->dtype, r, row, g);
+            else
+                round_groups(x, left, q->dtype, r, row, g);
         }
 }
