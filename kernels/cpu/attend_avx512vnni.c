@@ -4,13 +4,14 @@
  *
  * Weights have two parts of 8 bits, so each vector of V is multiplied twice with each row: as many
  * instructions for an element as pairs of bf16 take, for half the bytes; scores take half as many.
- * Blocks of rows x vectors of sums stay in registers; the first rows fetch what comes next
- * meanwhile.
+ * Blocks of rows x vectors of sums stay in registers; what comes next is fetched meanwhile
+ * (attend_fetch.h).
  */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/attend_fetch.h"
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/fours.h"
 #include "kernels/cpu/power_avx512.h"
@@ -115,20 +116,21 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t r
     }
 }
 
-/* The queries from `row` on. Only the first ones fetch: the others find everything there. */
+/* The queries from `row` on. */
 INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row,
-                       const struct cpu_unit *unit)
+                       const struct cpu_unit *unit, struct turn t)
 {
     struct quad_keys key[4];
-    uint32_t count = 0;
+    uint32_t count = 0, turn = 0;
 
     for (uint32_t block = 0; block < b->blocks; block++)
         for (uint32_t first = 0; first < b->keys; first += 16) {
             const char *kv = (const char *)b->kv[block] + (size_t)first * 4;
             const char *next = (const char *)b->next[block] + (size_t)first * 4;
             key[count++] =
-                (struct quad_keys){kv, row == 0 ? next : kv,
+                (struct quad_keys){kv, turn == t.index ? next : kv,
                                    b->out + row * b->out_stride + (size_t)block * b->keys + first};
+            turn = turn + 1 < t.count ? turn + 1 : 0;
             if (count == 4) {
                 score_keys(rows, 4, b, row, unit, key);
                 count = 0;
@@ -143,7 +145,7 @@ INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row,
 
 /* Dims [at / 4, at / 4 + 16 cols) of the weighted sum. */
 INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row, size_t at,
-                     const struct cpu_unit *unit)
+                     const struct cpu_unit *unit, struct turn t)
 {
     const size_t width = (size_t)b->dim * 4, stride = b->in_stride;
     const uint32_t *x = (const uint32_t *)b->in + row * stride;
@@ -155,17 +157,26 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
         for (int c = 0; c < cols; c++)
             upper[i][c] = lower[i][c] = _mm512_setzero_si512();
     }
+    struct fetch fetch[4];
+    UNROLL4
+    for (int c = 0; c < cols; c++)
+        fetch[c] = fetch_from(b, at + (size_t)c * 64, b->keys / 4, t);
+    const size_t step = fetch[0].step;
     NOROLL
     for (uint32_t block = 0; block < b->blocks; block++) {
         const char *kv = (const char *)b->kv[block] + at;
-        const char *next = row == 0 ? (const char *)b->next[block] + at : kv;
+        const char *next[4];
+        size_t ahead = 0;
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            next[c] = fetch_next(b, &fetch[c], kv, t);
         NOROLL
-        for (uint32_t key = 0; key < b->keys; key += 4, x += 2, kv += width, next += width) {
+        for (uint32_t key = 0; key < b->keys; key += 4, x += 2, kv += width, ahead += step) {
             __m512i v[4];
             UNROLL4
             for (int c = 0; c < cols; c++) {
                 v[c] = _mm512_loadu_si512(kv + (size_t)c * 64);
-                _mm_prefetch(next + (size_t)c * 64, _MM_HINT_T0);
+                _mm_prefetch(next[c] + ahead, _MM_HINT_T0);
             }
             UNROLL8
             for (int i = 0; i < rows; i++) {
@@ -193,39 +204,30 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
     }
 }
 
-INLINE void mix_rows(int rows, const struct cpu_block *b, uint32_t row, const struct cpu_unit *unit)
+INLINE void mix_rows(int rows, const struct cpu_block *b, uint32_t row, const struct cpu_unit *unit,
+                     struct turn t)
 {
     const size_t end = (size_t)b->dim * 4;
     size_t at = 0;
 
     for (; rows <= 3 && at + 256 <= end; at += 256)
-        mix_dims(rows, 4, b, row, at, unit);
+        mix_dims(rows, 4, b, row, at, unit, t);
     for (; at + 128 <= end; at += 128)
-        mix_dims(rows, 2, b, row, at, unit);
+        mix_dims(rows, 2, b, row, at, unit, t);
     if (at < end)
-        mix_dims(rows, 1, b, row, at, unit);
+        mix_dims(rows, 1, b, row, at, unit, t);
 }
 
-/* By groups of queries of equal height, give or take one. */
-#define EACH_GROUP(fn)                                                                             \
-    for (uint32_t i = 0, n = (b->rows + ROWS - 1) / ROWS; i < n; i++) {                            \
-        uint32_t row = i * b->rows / n, end = (i + 1) * b->rows / n;                               \
-        switch (end - row) {                                                                       \
-        case 1: fn(1, b, row, unit); break;                                                        \
-        case 2: fn(2, b, row, unit); break;                                                        \
-        case 3: fn(3, b, row, unit); break;                                                        \
-        case 4: fn(4, b, row, unit); break;                                                        \
-        case 5: fn(5, b, row, unit); break;                                                        \
-        case 6: fn(6, b, row, unit); break;                                                        \
-        }                                                                                          \
-    }
+#define QUAD_SCORE(rows, row, turn) score_rows(rows, b, row, unit, turn)
+#define QUAD_MIX(rows, row, turn)   mix_rows(rows, b, row, unit, turn)
 
 static void quad_scores(const struct cpu_block *b, const struct cpu_unit *unit)
 {
-    EACH_GROUP(score_rows)
+    EACH_GROUP(ROWS, b->rows, QUAD_SCORE)
 }
 
-static void quad_mix(const struct cpu_block *b, const struct cpu_unit *unit){EACH_GROUP(mix_rows)}
+static void quad_mix(const struct cpu_block *b,
+                     const struct cpu_unit *unit){EACH_GROUP(ROWS, b->rows, QUAD_MIX)}
 
 /* Positions of a vector that the query sees. */
 INLINE __mmask16 seen(const struct cpu_quad_scores *s, uint32_t i)

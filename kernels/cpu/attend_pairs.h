@@ -3,7 +3,7 @@
  * multiplies pairs of bf16. Blocks of queries x vectors of sums stay in registers; each vector of K
  * or V is read once for PAIR_ROWS queries and, from the first cache, again for the next ones. What
  * bounds it: the multiplications with many queries, reading the cache with few; so what comes next
- * is fetched meanwhile.
+ * is fetched meanwhile (attend_fetch.h).
  *
  * A score is one chain over the pairs of dims, a weighted sum one over the pairs of positions,
  * whatever queries and vectors are walked together.
@@ -13,6 +13,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/cpu/attend_fetch.h"
 #include "kernels/cpu/power_avx512.h"
 
 #define PAIR_ROWS                                                                                  \
@@ -83,20 +84,21 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, const uint
     }
 }
 
-/* The queries from `row` on. Only the first ones fetch: the others find everything there. */
-INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row)
+/* The queries from `row` on. */
+INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row, struct turn t)
 {
     const uint32_t *x = (const uint32_t *)b->in + row * b->in_stride;
     struct keys key[4];
-    uint32_t count = 0;
+    uint32_t count = 0, turn = 0;
 
     for (uint32_t block = 0; block < b->blocks; block++)
         for (uint32_t first = 0; first < b->keys; first += 16) {
             const char *kv = (const char *)b->kv[block] + (size_t)first * 4;
             const char *next = (const char *)b->next[block] + (size_t)first * 4;
             key[count++] =
-                (struct keys){kv, row == 0 ? next : kv,
+                (struct keys){kv, turn == t.index ? next : kv,
                               b->out + row * b->out_stride + (size_t)block * b->keys + first};
+            turn = turn + 1 < t.count ? turn + 1 : 0;
             if (count == 4) {
                 score_keys(rows, 4, b, x, key);
                 count = 0;
@@ -110,7 +112,8 @@ INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row)
 }
 
 /* Dims [at / 4, at / 4 + 16 cols) of the weighted sum. */
-INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row, size_t at)
+INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row, size_t at,
+                     struct turn t)
 {
     const size_t width = (size_t)b->dim * 4, stride = b->in_stride;
     const uint32_t *x = (const uint32_t *)b->in + row * stride;
@@ -123,17 +126,26 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
         for (int c = 0; c < cols; c++)
             sum[i][c] = v_read(out + i * b->out_stride + c * 16);
     }
+    struct fetch fetch[4];
+    UNROLL4
+    for (int c = 0; c < cols; c++)
+        fetch[c] = fetch_from(b, at + (size_t)c * 64, b->keys / 2, t);
+    const size_t step = fetch[0].step;
     NOROLL
     for (uint32_t block = 0; block < b->blocks; block++) {
         const char *kv = (const char *)b->kv[block] + at;
-        const char *next = row == 0 ? (const char *)b->next[block] + at : kv;
+        const char *next[4];
+        size_t ahead = 0;
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            next[c] = fetch_next(b, &fetch[c], kv, t);
         NOROLL
-        for (uint32_t key = 0; key < b->keys; key += 2, x++, kv += width, next += width) {
+        for (uint32_t key = 0; key < b->keys; key += 2, x++, kv += width, ahead += step) {
             __m512i v[4];
             UNROLL4
             for (int c = 0; c < cols; c++) {
                 v[c] = _mm512_loadu_si512(kv + (size_t)c * 64);
-                _mm_prefetch(next + (size_t)c * 64, _MM_HINT_T0);
+                _mm_prefetch(next[c] + ahead, _MM_HINT_T0);
                 if (key + 1 == b->keys) /* the key behind the last was never written */
                     v[c] = _mm512_and_si512(v[c], _mm512_set1_epi32(0xffff));
             }
@@ -153,32 +165,21 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
     }
 }
 
-INLINE void mix_rows(int rows, const struct cpu_block *b, uint32_t row)
+INLINE void mix_rows(int rows, const struct cpu_block *b, uint32_t row, struct turn t)
 {
     const size_t end = (size_t)b->dim * 4;
     size_t at = 0;
 
     for (; at + 256 <= end; at += 256)
-        mix_dims(rows, 4, b, row, at);
+        mix_dims(rows, 4, b, row, at, t);
     for (; at + 128 <= end; at += 128)
-        mix_dims(rows, 2, b, row, at);
+        mix_dims(rows, 2, b, row, at, t);
     if (at < end)
-        mix_dims(rows, 1, b, row, at);
+        mix_dims(rows, 1, b, row, at, t);
 }
 
-/* By groups of queries of equal height, give or take one. */
-#define EACH_GROUP(fn)                                                                             \
-    for (uint32_t i = 0, n = (b->rows + PAIR_ROWS - 1) / PAIR_ROWS; i < n; i++) {                  \
-        uint32_t row = i * b->rows / n, end = (i + 1) * b->rows / n;                               \
-        switch (end - row) {                                                                       \
-        case 1: fn(1, b, row); break;                                                              \
-        case 2: fn(2, b, row); break;                                                              \
-        case 3: fn(3, b, row); break;                                                              \
-        case 4: fn(4, b, row); break;                                                              \
-        case 5: fn(5, b, row); break;                                                              \
-        case 6: fn(6, b, row); break;                                                              \
-        }                                                                                          \
-    }
+#define PAIR_SCORE(rows, row, turn) score_rows(rows, b, row, turn)
+#define PAIR_MIX(rows, row, turn)   mix_rows(rows, b, row, turn)
 
 static void pair_scores(const struct cpu_block *b)
 {
@@ -186,7 +187,7 @@ static void pair_scores(const struct cpu_block *b)
         vec_scores(b);
         return;
     }
-    EACH_GROUP(score_rows)
+    EACH_GROUP(PAIR_ROWS, b->rows, PAIR_SCORE)
 }
 
 static void pair_mix(const struct cpu_block *b)
@@ -195,7 +196,7 @@ static void pair_mix(const struct cpu_block *b)
         vec_mix(b);
         return;
     }
-    EACH_GROUP(mix_rows)
+    EACH_GROUP(PAIR_ROWS, b->rows, PAIR_MIX)
 }
 
 static float pair_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)

@@ -24,9 +24,10 @@
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/device.h"
 
-#define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
-#define FEW    6u                     /* queries that a block is read for once, in all tiers */
-#define AHEAD  8192u                  /* bytes that they fetch ahead, at most */
+#define SCORES   (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
+#define FEW      6u                     /* queries that a block is read for once, in all tiers */
+#define AHEAD    8192u                  /* bytes that they fetch ahead, at most */
+#define TOGETHER 64u /* positions: four vectors of K, in pairs and quads multiplied at once */
 
 struct query {
     uint32_t from, to; /* positions it sees: [from, to) */
@@ -440,12 +441,15 @@ void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
 }
 
 /* Positions. Few queries take block after block, and what they fetch is in the first cache when
- * they come to it: for that it may be no more than a part of that cache. Many walk all blocks of a
- * call for each strip of columns; they fetch a whole tile ahead, into the second cache. */
-static uint32_t fetched_ahead(uint32_t bs, size_t k_bytes, bool many)
+ * they come to it: for that it may be no more than a part of that cache. In pairs and quads they
+ * take some blocks `together`, and fetch those that they take next. Many walk all blocks of a call
+ * for each strip of columns; they fetch a whole tile ahead, into the second cache. */
+static uint32_t fetched_ahead(uint32_t bs, size_t k_bytes, bool together, bool many)
 {
     const size_t blocks = AHEAD / k_bytes;
 
+    if (together && !many)
+        return bs > TOGETHER ? bs : TOGETHER;
     if (many || blocks * bs > CPU_TILE)
         return CPU_TILE;
     return blocks > 0 ? (uint32_t)blocks * bs : bs;
@@ -465,8 +469,8 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
     a.pairs = cpu_cache_pairs(d, a.cells);
     a.quads = cpu_cache_quads(d, a.cells);
     a.count = a.next_head = a.next_blocks = 0;
-    a.ahead = fetched_ahead(d->shape.block_size, a.cells->k_bytes,
-                            span->rows * group > FEW || a.pairs || a.quads);
+    a.ahead = fetched_ahead(d->shape.block_size, a.cells->k_bytes, a.pairs || a.quads,
+                            span->rows * group > FEW);
     a.next_table = NULL;
     a.table = ek_step_tables(step) + ek_step_seqs(step)[span->seq].table;
     if (next && op->u.attention.window == 0) {
