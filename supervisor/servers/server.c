@@ -480,6 +480,8 @@ void server_free(struct server *s)
     scrape_free(s->watch.scrape);
     record_close(s->record.file);
     control_free(s->act.control);
+    while (s->act.operations)
+        operation_drop(s->act.operations);
     policy_free(s->law.policy);
     sd_event_source_disable_unref(s->process.exit_io);
     sd_event_source_disable_unref(s->timer.source);
