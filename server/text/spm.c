@@ -359,8 +359,21 @@ static int add_table(const struct spm *s, json_t *steps)
     return r;
 }
 
-/* What SentencePiece does to a text first. */
-static json_t *normalizer(const struct spm *s)
+static bool wanted(const json_t *config, const char *key, bool if_missing)
+{
+    const json_t *v = json_object_get(config, key);
+    return json_is_boolean(v) ? json_is_true(v) : if_missing;
+}
+
+/* Llama's later way ("legacy": false): a space goes before a text, and none before what follows a
+ * token that is looked for in it. */
+static bool spm_is_later(const json_t *config)
+{
+    return !wanted(config, "legacy", true);
+}
+
+/* What SentencePiece does to a text first; in the later way spaces are pre_tokenizer()'s. */
+static json_t *normalizer(const struct spm *s, bool later)
 {
     json_t *steps = json_array();
     int r = steps ? 0 : -1;
@@ -374,10 +387,10 @@ static json_t *normalizer(const struct spm *s)
                                       json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern",
                                                 "Regex", "\\A | \\z", "content", ""));
     }
-    if (r == 0 && s->dummy_prefix)
+    if (r == 0 && s->dummy_prefix && !later)
         r = json_array_append_new(steps,
                                   json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK));
-    if (r == 0)
+    if (r == 0 && !later)
         r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
                                                    "pattern", "String", " ", "content", MARK));
     if (r < 0) {
@@ -385,6 +398,16 @@ static json_t *normalizer(const struct spm *s)
         return NULL;
     }
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
+}
+
+static json_t *pre_tokenizer(const json_t *config)
+{
+    return spm_is_later(config)
+               ? json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", MARK,
+                           "prepend_scheme",
+                           wanted(config, "add_prefix_space", true) ? "first" : "never", "split",
+                           false)
+               : json_null();
 }
 
 static json_t *decoder(const struct spm *s)
@@ -399,12 +422,6 @@ static json_t *decoder(const struct spm *s)
         return NULL;
     }
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
-}
-
-static bool wanted(const json_t *config, const char *key, bool if_missing)
-{
-    const json_t *v = json_object_get(config, key);
-    return json_is_boolean(v) ? json_is_true(v) : if_missing;
 }
 
 /* The token that goes before or after a prompt. */
@@ -442,10 +459,11 @@ static int spm_whole(const struct spm *s, const json_t *config, json_t *added, j
     const struct spm_edge eos =
         edge_of(added, config, "eos_token", s->eos, wanted(config, "add_eos_token", false));
     json_t *around = tok_template(bos.name, bos.id, eos.name, eos.id);
-    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?}, s:O, s:o, s:o, s:o}", "model", "type", "BPE",
-                          "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token", unk,
-                          "added_tokens", added, "normalizer", normalizer(s), "decoder", decoder(s),
-                          "post_processor", around);
+    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?}, s:O, s:o, s:o, s:o, s:o}", "model", "type",
+                          "BPE", "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token",
+                          unk, "added_tokens", added, "normalizer",
+                          normalizer(s, spm_is_later(config)), "pre_tokenizer",
+                          pre_tokenizer(config), "decoder", decoder(s), "post_processor", around);
     return *ret_root ? 0 : -ENOMEM;
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/tokenizers/spm-added and spm-added-old: what a new and an old transformers save of Llama's slow
-tokenizer with tokens that were added to its tokenizer.model, as fine-tunes for chats have them, and what a new one makes
-of some texts with it.
+"""Writes tests/fixtures/tokenizers/spm-added, spm-added-first (with legacy: false) and spm-added-old: what a new and an
+old transformers save of Llama's slow tokenizer with tokens that were added to its tokenizer.model, as fine-tunes for chats
+have them, and what a new one makes of some texts with it: the slow one, where legacy is false the fast one, which makes
+one of a space at the beginning and the one that is put there.
 
 usage: make_spm_added.py save OUT_DIR       (pip install sentencepiece protobuf transformers==4.57.6, or ==4.30.2)
        make_spm_added.py cases OUT_DIR      (pip install sentencepiece protobuf transformers==4.57.6)
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 import transformers
-from transformers import AddedToken, LlamaTokenizer
+from transformers import AddedToken, LlamaTokenizer, LlamaTokenizerFast
 
 HERE = Path(__file__).resolve().parents[2] / "tests/fixtures/tokenizers/spm"
 PLAIN, SPECIAL = ["<tool>", "Evenkeel", "<tool>s", " two words"], ["<|im_start|>", "<|im_end|>"]
@@ -20,7 +21,7 @@ WIDE = AddedToken("<mask>", lstrip=True, rstrip=True)
 
 
 def save(out):
-    tok = LlamaTokenizer(str(HERE / "tokenizer.model"))
+    tok = LlamaTokenizer(str(HERE / "tokenizer.model"), **({"legacy": False} if out.endswith("first") else {}))
     tok.add_tokens(PLAIN)
     tok.add_special_tokens({"additional_special_tokens": SPECIAL, "pad_token": "<pad>", "mask_token": WIDE})
     if transformers.__version__ >= "4.34":  # reading what older ones save, 4.57 takes an added eos_token for another token
@@ -30,7 +31,8 @@ def save(out):
 
 def cases(out):
     from make_tokenizer_cases import texts
-    tok, rng, made = LlamaTokenizer.from_pretrained(out), random.Random("spm-added"), []
+    kind = LlamaTokenizerFast if out.endswith("first") else LlamaTokenizer
+    tok, rng, made = kind.from_pretrained(out), random.Random("spm-added"), []
     for text in texts(80, "spm-added"):
         for _ in range(rng.randrange(5)):
             at = rng.randint(0, len(text))
