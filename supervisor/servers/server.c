@@ -477,6 +477,7 @@ void server_free(struct server *s)
     repair_stop(s, "left to the next evenkeeld");
     obstacle_stop(s);
     sd_event_source_disable_unref(s->obstacle.timer);
+    engine_lost_stop(s);
     scrape_free(s->watch.scrape);
     record_close(s->record.file);
     control_free(s->act.control);

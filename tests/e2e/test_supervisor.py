@@ -563,9 +563,12 @@ def test_who_waits_for_a_server_that_is_taken_out_is_told(tmp_path):
         waiting[0].join(10)
         status, said, took = answers["a"]
         assert status == 502 and "a ended, or was taken out, before it answered" in said["error"]["message"] and took < 6, answers
+        theirs["a"].kill()  # nothing listens to it any more
         theirs["b"].send_signal(signal.SIGCONT)
         waiting[1].join(10)
         assert answers["b"][0] == 202, answers
+        f.process.terminate()
+        assert f.process.wait(60) == 0  # also where a sanitizer looks at what is left
     finally:
         for p in theirs.values():
             p.kill()
