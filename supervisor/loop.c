@@ -531,6 +531,8 @@ static void loop_done(struct loop *l)
 {
     for (uint32_t i = 0; i < l->fleet.count; i++)
         server_turn(l->fleet.servers[i]);
+    for (uint32_t i = 0; l->status && i < l->fleet.count; i++)
+        server_answer_operator(l->fleet.servers[i]);
     reload_free(l);
     loop_sweep(&l->fleet);
     status_free(l->status);

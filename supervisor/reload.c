@@ -350,6 +350,7 @@ void reload_sweep(struct loop *l)
         if (gone && s->state == SRV_STOPPED && s->process.child.pid == 0) {
             ek_log(EK_LOG_NOTICE, "%s: it ended and is no longer configured", s->config->name);
             (void)sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=" LOOP_FD_PREFIX "%s", s->config->name);
+            server_answer_operator(s);
             server_free(s);
             continue;
         }

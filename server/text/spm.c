@@ -2,7 +2,8 @@
  * SentencePiece's tokenizer.model as the tokenizer.json that it amounts to. The file is a protocol
  * buffer; only the fields that matter are read, everything is checked against the end of the file.
  * Models of type BPE: two pieces merge when they make one, highest score first; of type Unigram:
- * scores add up. Other types are refused by name. Runs once at start.
+ * scores add up. Other types are refused by name. Tokens that were added to the pieces are not in
+ * the file but in tokenizer_config.json, which also names the special ones. Runs once at start.
  */
 #include <errno.h>
 #include <math.h>
@@ -43,6 +44,13 @@ struct spm {
     const uint8_t *table; /* of the normalizer */
     uint64_t table_bytes;
     struct ek_fault *fault;
+};
+
+/* What tokenizer_config.json says of tokens. */
+struct spm_beside {
+    json_t *listed; /* {"id": an entry of added_tokens_decoder} */
+    json_t *named;  /* {"text of a special token": as it is named} */
+    uint32_t ids;   /* above the highest that is listed */
 };
 
 /* A stretch of a protocol buffer. */
@@ -216,25 +224,104 @@ static int by_score(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Vocabulary and added tokens; the pieces are sorted afterwards. */
-static int spm_fill(struct spm *s, json_t *added, struct tok_source *out)
+static int beside_read(const json_t *config, struct spm_beside *b, struct ek_fault *fault)
 {
-    struct ek_buf name = {0};
-    int r = vocab_init(&out->content, s->count, true);
-    for (uint32_t i = 0; r == 0 && i < s->count; i++) {
-        const struct spm_piece *p = &s->piece[i];
-        bool special = p->kind == PIECE_CONTROL || p->kind == PIECE_UNKNOWN;
-        ek_buf_clear(&name);
-        r = ek_buf_add(&name, p->at, p->len);
+    const char *key;
+    json_t *one;
+    b->listed = json_object();
+    b->named = json_object();
+    int r = b->listed && b->named ? tok_named(config, b->named) : -ENOMEM;
+    json_object_foreach(json_object_get(config, "added_tokens_decoder"), key, one)
+    {
+        const char *content = "";
+        uint32_t id = 0;
+        char number[16];
         if (r == 0)
-            r = vocab_put(&out->content, i, p->at, p->len);
-        if (r == -EEXIST)
-            r = ek_fault_set(s->fault, "pieces", TOK_SPM ": piece %u \"%.80s\" is there twice", i,
-                             name.data);
-        if (r == 0 && (special || p->kind == PIECE_USER) &&
-            json_array_append_new(added, tok_added(i, name.data, special)) < 0)
+            r = tok_listed(key, one, &id, &content, fault);
+        if (r == 0 && id >= VOCAB_MOST)
+            r = ek_fault_set(
+                fault, "added_tokens_decoder",
+                "tokenizer_config.json: added_tokens_decoder: the id of \"%.80s\" must "
+                "be 0 to %u",
+                content, VOCAB_MOST - 1);
+        (void)snprintf(number, sizeof(number), "%u", id);
+        if (r == 0 && json_object_set(b->listed, number, one) < 0)
             r = -ENOMEM;
+        if (r < 0)
+            break;
+        b->ids = id >= b->ids ? id + 1 : b->ids;
     }
+    return r;
+}
+
+static void beside_done(struct spm_beside *b)
+{
+    json_decref(b->listed);
+    json_decref(b->named);
+}
+
+static const json_t *beside_at(const struct spm_beside *b, uint32_t id)
+{
+    char number[16];
+    (void)snprintf(number, sizeof(number), "%u", id);
+    return id < b->ids ? json_object_get(b->listed, number) : NULL;
+}
+
+/* A token that is looked for before the text is cut into pieces. What its entry does not say, the
+ * place that names it may. */
+static int spm_add(json_t *added, uint32_t id, const char *content, bool special, const json_t *own,
+                   const json_t *named)
+{
+    static const char *const flags[] = {"lstrip", "rstrip", "single_word"};
+    json_t *token = tok_added(id, content, special);
+    for (size_t i = 0; token && i < sizeof(flags) / sizeof(flags[0]); i++) {
+        const json_t *said = json_object_get(own, flags[i]);
+        if (json_is_true(said ? said : json_object_get(named, flags[i])) &&
+            json_object_set_new(token, flags[i], json_true()) < 0) {
+            json_decref(token);
+            return -ENOMEM;
+        }
+    }
+    return json_array_append_new(added, token) < 0 ? -ENOMEM : 0;
+}
+
+/* Puts the token with this id into the vocabulary: a piece, an entry beside it, or both. */
+static int spm_put(struct spm *s, const struct spm_beside *b, uint32_t id, struct ek_buf *name,
+                   json_t *added, struct vocab *content)
+{
+    struct spm_piece *p = id < s->count ? &s->piece[id] : NULL;
+    const json_t *own = beside_at(b, id);
+    if (!p && !own)
+        return 0;
+    const uint64_t kind = p ? p->kind : PIECE_USER;
+    ek_buf_clear(name);
+    int r = own ? ek_buf_puts(name, tok_text(own)) : ek_buf_add(name, p->at, p->len);
+    if (r == 0)
+        r = vocab_put(content, id, name->data, name->len);
+    if (r == -EEXIST)
+        return ek_fault_set(s->fault, "pieces", TOK_SPM ": piece %u \"%.80s\" is there twice", id,
+                            name->data);
+    if (r < 0)
+        return r;
+    if (p && own && (p->len != name->len || memcmp(p->at, name->data, p->len) != 0))
+        p->kind = PIECE_UNUSED; /* it has been given another text, which only `added` finds */
+    const json_t *named = json_object_get(b->named, name->data);
+    const bool special = kind == PIECE_CONTROL || kind == PIECE_UNKNOWN || named ||
+                         json_is_true(json_object_get(own, "special"));
+    if (!special && !own && kind != PIECE_USER)
+        return 0;
+    return spm_add(added, id, name->data, special, own, named);
+}
+
+/* Vocabulary and added tokens; the pieces are sorted afterwards. */
+static int spm_fill(struct spm *s, const struct spm_beside *b, json_t *added,
+                    struct tok_source *out)
+{
+    const uint32_t ids = b->ids > s->count ? b->ids : s->count;
+    struct ek_buf name = {0};
+    int r = vocab_init(&out->content, ids, true);
+    for (uint32_t i = 0; r == 0 && i < ids; i++)
+        r = spm_put(s, b, i, &name, added, &out->content);
     ek_buf_done(&name);
     if (r < 0)
         return r;
@@ -272,8 +359,21 @@ static int add_table(const struct spm *s, json_t *steps)
     return r;
 }
 
-/* What SentencePiece does to a text first. */
-static json_t *normalizer(const struct spm *s)
+static bool wanted(const json_t *config, const char *key, bool if_missing)
+{
+    const json_t *v = json_object_get(config, key);
+    return json_is_boolean(v) ? json_is_true(v) : if_missing;
+}
+
+/* Llama's later way ("legacy": false): a space goes before a text, and none before what follows a
+ * token that is looked for in it. */
+static bool spm_is_later(const json_t *config)
+{
+    return !wanted(config, "legacy", true);
+}
+
+/* What SentencePiece does to a text first; in the later way spaces are pre_tokenizer()'s. */
+static json_t *normalizer(const struct spm *s, bool later)
 {
     json_t *steps = json_array();
     int r = steps ? 0 : -1;
@@ -287,10 +387,10 @@ static json_t *normalizer(const struct spm *s)
                                       json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern",
                                                 "Regex", "\\A | \\z", "content", ""));
     }
-    if (r == 0 && s->dummy_prefix)
+    if (r == 0 && s->dummy_prefix && !later)
         r = json_array_append_new(steps,
                                   json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK));
-    if (r == 0)
+    if (r == 0 && !later)
         r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
                                                    "pattern", "String", " ", "content", MARK));
     if (r < 0) {
@@ -298,6 +398,16 @@ static json_t *normalizer(const struct spm *s)
         return NULL;
     }
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
+}
+
+static json_t *pre_tokenizer(const json_t *config)
+{
+    return spm_is_later(config)
+               ? json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", MARK,
+                           "prepend_scheme",
+                           wanted(config, "add_prefix_space", true) ? "first" : "never", "split",
+                           false)
+               : json_null();
 }
 
 static json_t *decoder(const struct spm *s)
@@ -314,35 +424,46 @@ static json_t *decoder(const struct spm *s)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
 }
 
-static bool wanted(const json_t *config, const char *key, bool if_missing)
-{
-    const json_t *v = json_object_get(config, key);
-    return json_is_boolean(v) ? json_is_true(v) : if_missing;
-}
+/* The token that goes before or after a prompt. */
+struct spm_edge {
+    const char *name; /* NULL: none, or it is not wanted */
+    uint32_t id;
+};
 
-/* The name of a token by its id, NULL when it is not wanted or not there. */
-static const char *name_of(const json_t *added, int64_t id, bool want)
+/* By the name that `key` gives it; else by the id that the file does. */
+static struct spm_edge edge_of(const json_t *added, const json_t *config, const char *key,
+                               int64_t id, bool want)
 {
+    const char *said = tok_text(json_object_get(config, key));
+    struct spm_edge found = {0};
     size_t i;
     const json_t *o;
     json_array_foreach(added, i, o)
     {
-        if (want && json_integer_value(json_object_get(o, "id")) == id)
-            return json_string_value(json_object_get(o, "content"));
+        const char *name = json_string_value(json_object_get(o, "content"));
+        const json_int_t at = json_integer_value(json_object_get(o, "id"));
+        const bool is_said = said && strcmp(name, said) == 0;
+        if (want && (is_said || (at == id && !found.name)))
+            found = (struct spm_edge){name, (uint32_t)at};
+        if (is_said)
+            break;
     }
-    return NULL;
+    return found;
 }
 
 static int spm_whole(const struct spm *s, const json_t *config, json_t *added, json_t **ret_root)
 {
-    const char *unk = name_of(added, s->unk, true);
-    const char *bos = name_of(added, s->bos, wanted(config, "add_bos_token", true));
-    const char *eos = name_of(added, s->eos, wanted(config, "add_eos_token", false));
-    json_t *around = tok_template(bos, (uint32_t)s->bos, eos, (uint32_t)s->eos);
-    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?}, s:O, s:o, s:o, s:o}", "model", "type", "BPE",
-                          "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token", unk,
-                          "added_tokens", added, "normalizer", normalizer(s), "decoder", decoder(s),
-                          "post_processor", around);
+    const char *unk = edge_of(added, NULL, "", s->unk, true).name;
+    const struct spm_edge bos =
+        edge_of(added, config, "bos_token", s->bos, wanted(config, "add_bos_token", true));
+    const struct spm_edge eos =
+        edge_of(added, config, "eos_token", s->eos, wanted(config, "add_eos_token", false));
+    json_t *around = tok_template(bos.name, bos.id, eos.name, eos.id);
+    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?}, s:O, s:o, s:o, s:o, s:o}", "model", "type",
+                          "BPE", "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token",
+                          unk, "added_tokens", added, "normalizer",
+                          normalizer(s, spm_is_later(config)), "pre_tokenizer",
+                          pre_tokenizer(config), "decoder", decoder(s), "post_processor", around);
     return *ret_root ? 0 : -ENOMEM;
 }
 
@@ -357,8 +478,11 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
                     .fewer_spaces = true,
                     .fault = fault};
     struct tok_source out = {0};
+    struct spm_beside beside = {0};
     json_t *added = json_array();
-    int r = added ? read_model(&s, (struct pb){data, (const uint8_t *)data + len}) : -ENOMEM;
+    int r = added ? beside_read(config, &beside, fault) : -ENOMEM;
+    if (r == 0)
+        r = read_model(&s, (struct pb){data, (const uint8_t *)data + len});
     if (r == -EILSEQ)
         r = ek_fault_set(fault, TOK_SPM, TOK_SPM ": is damaged; download it again");
     if (r == 0)
@@ -369,10 +493,11 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
         out.score = malloc(s.count * sizeof(*out.score));
     else
         out.order = malloc(s.count * sizeof(*out.order));
-    r = out.order || out.score ? spm_fill(&s, added, &out) : -ENOMEM;
+    r = out.order || out.score ? spm_fill(&s, &beside, added, &out) : -ENOMEM;
     if (r == 0)
         r = spm_whole(&s, config, added, &out.root);
 done:
+    beside_done(&beside);
     json_decref(added);
     free(s.piece);
     if (r < 0)

@@ -1,10 +1,11 @@
 /*
  * The files of a tokenizer: reads tokenizer.json, else tekken.json, tiktoken.model, tokenizer.model
- * or vocab.json with merges.txt, and tokenizer_config.json beside it (of old directories with
- * merges.txt also what was in two other files then). The *.model are no JSON: into a bundle goes
+ * or vocab.json with merges.txt, and tokenizer_config.json beside it (of old directories of the
+ * last two also what was in two other files then). The *.model are no JSON: into a bundle goes
  * what they amount to, and out of it comes that (toksource.c). Runs once at start.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "common/buf.h"
 #include "common/bundle.h"
@@ -131,8 +132,29 @@ static int complete_config(struct ek_bundle *b, const char *dir, json_t **config
     return r;
 }
 
+/* Leaves out tokens that were added without a row in the embedding, as the padding of old
+ * directories: nothing can read or say them. */
+static int drop_rowless(struct ek_bundle *b, const char *dir, const json_t *config,
+                        struct ek_fault *fault)
+{
+    json_t *model = NULL, *decoder = json_object_get(config, "added_tokens_decoder"), *one;
+    const char *key;
+    void *next;
+    if (json_object_size(decoder) == 0)
+        return 0;
+    int r = read_json(b, dir, "config.json", 0, &model, fault);
+    json_int_t rows = json_integer_value(json_object_get(model, "vocab_size"));
+    json_object_foreach_safe(decoder, next, key, one)
+    {
+        if (rows > 0 && *key >= '0' && *key <= '9' && strtoull(key, NULL, 10) >= (uint64_t)rows)
+            (void)json_object_del(decoder, key); /* it is there */
+    }
+    json_decref(model);
+    return r;
+}
+
 /* vocab.json and merges.txt; -ENOENT where one of them is missing. */
-static int load_merges(struct ek_bundle *b, const char *dir, json_t **config,
+static int load_merges(struct ek_bundle *b, const char *dir, const json_t *config,
                        struct tok_source *ret_source, struct ek_fault *fault)
 {
     struct ek_buf path = {0}, merges = {0};
@@ -145,14 +167,24 @@ static int load_merges(struct ek_bundle *b, const char *dir, json_t **config,
     if (r == 0)
         r = text_file_read(b, path.data, TOK_MERGES, FILE_MOST, &merges, fault);
     if (r == 0)
-        r = complete_config(b, dir, config, fault);
-    if (r == 0)
-        r = tok_from_merges(vocab, merges.data ? merges.data : "", merges.len, *config,
+        r = tok_from_merges(vocab, merges.data ? merges.data : "", merges.len, config,
                             &ret_source->root, fault);
     json_decref(vocab);
     ek_buf_done(&merges);
     ek_buf_done(&path);
     return r;
+}
+
+/* Of the files that do not say all themselves: what was added lies beside them. */
+static int load_old(struct ek_bundle *b, const char *dir, json_t **config,
+                    struct tok_source *ret_source, struct ek_fault *fault)
+{
+    int r = complete_config(b, dir, config, fault);
+    if (r == 0)
+        r = drop_rowless(b, dir, *config, fault);
+    if (r == 0)
+        r = load_bytes(b, dir, TOK_SPM, tok_from_spm, *config, ret_source, fault);
+    return r == -ENOENT ? load_merges(b, dir, *config, ret_source, fault) : r;
 }
 
 /* The first of tokenizer.json, tekken.json, tiktoken.model, tokenizer.model, and vocab.json with
@@ -169,11 +201,9 @@ static int load_source(struct ek_bundle *b, const char *dir, json_t **config,
         r = tok_from_tekken(tekken, ret_source, fault);
     else if (r == 0)
         r = load_bytes(b, dir, TOK_TIKTOKEN, tok_from_tiktoken, *config, ret_source, fault);
-    if (r == -ENOENT)
-        r = load_bytes(b, dir, TOK_SPM, tok_from_spm, *config, ret_source, fault);
     json_decref(tekken);
     if (r == -ENOENT)
-        r = load_merges(b, dir, config, ret_source, fault);
+        r = load_old(b, dir, config, ret_source, fault);
     if (r == -ENOENT)
         r = ek_fault_set(fault, TOK_FILE,
                          "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN ", " TOK_TIKTOKEN

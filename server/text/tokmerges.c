@@ -15,11 +15,6 @@
 #include "server/text/utf8.h"
 
 #define END_OF_TEXT "<|endoftext|>" /* of GPT-2's class, where the file names none */
-#define ADDITIONAL  "additional_special_tokens"
-
-static const char *const special_keys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                           "pad_token", "cls_token", "mask_token"};
-#define SPECIAL_KEYS (sizeof(special_keys) / sizeof(special_keys[0]))
 
 static int merges_class(const json_t *config, struct ek_fault *fault)
 {
@@ -69,13 +64,6 @@ static int merges_read(const char *text, size_t len, json_t *merges, struct ek_f
     return 0;
 }
 
-/* The text of a token as the files write it: a string, or an object with a content. */
-static const char *merges_text(const json_t *token)
-{
-    const char *content = json_string_value(json_object_get(token, "content"));
-    return content ? content : json_string_value(token);
-}
-
 /* Adds a special token that the vocabulary has; `seen` holds those that were added. */
 static int merges_special(const json_t *vocab, const char *content, json_t *seen, json_t *added)
 {
@@ -97,17 +85,14 @@ static int merges_listed(const json_t *config, json_t *seen, json_t *added, stru
     json_t *one;
     json_object_foreach(json_object_get(config, "added_tokens_decoder"), key, one)
     {
-        const char *content = json_string_value(json_object_get(one, "content"));
-        char *end = NULL;
-        const unsigned long id = *key >= '0' && *key <= '9' ? strtoul(key, &end, 10) : 0;
-        if (!end || *end || id > UINT32_MAX || !content || !*content)
-            return ek_fault_set(fault, "added_tokens_decoder",
-                                "tokenizer_config.json: added_tokens_decoder: %.32s must be an id "
-                                "and have a content",
-                                key);
+        uint32_t id = 0;
+        const char *content = "";
+        int r = tok_listed(key, one, &id, &content, fault);
+        if (r < 0)
+            return r;
         const bool special = !json_is_false(json_object_get(one, "special"));
         if (json_object_set_new(seen, content, json_true()) < 0 ||
-            json_array_append_new(added, tok_added((uint32_t)id, content, special)) < 0)
+            json_array_append_new(added, tok_added(id, content, special)) < 0)
             return -ENOMEM;
     }
     return 0;
@@ -116,14 +101,14 @@ static int merges_listed(const json_t *config, json_t *seen, json_t *added, stru
 static int merges_specials(const json_t *vocab, const json_t *config, json_t *added,
                            struct ek_fault *fault)
 {
-    const json_t *more = json_object_get(config, ADDITIONAL);
+    const json_t *more = json_object_get(config, TOK_MORE_SPECIALS);
     json_t *seen = json_object();
     int r = seen ? merges_listed(config, seen, added, fault) : -ENOMEM;
-    for (size_t i = 0; r == 0 && i < SPECIAL_KEYS; i++)
-        r = merges_special(vocab, merges_text(json_object_get(config, special_keys[i])), seen,
+    for (size_t i = 0; r == 0 && i < TOK_SPECIAL_KEYS; i++)
+        r = merges_special(vocab, tok_text(json_object_get(config, tok_special_keys[i])), seen,
                            added);
     for (size_t i = 0; r == 0 && i < json_array_size(more); i++)
-        r = merges_special(vocab, merges_text(json_array_get(more, i)), seen, added);
+        r = merges_special(vocab, tok_text(json_array_get(more, i)), seen, added);
     if (r == 0 && json_array_size(added) == 0)
         r = merges_special(vocab, END_OF_TEXT, seen, added);
     json_decref(seen);
@@ -133,7 +118,7 @@ static int merges_specials(const json_t *vocab, const json_t *config, json_t *ad
 /* What is put before a prompt; NULL without memory. */
 static json_t *merges_around(const json_t *vocab, const json_t *config, const json_t *added)
 {
-    const char *bos = merges_text(json_object_get(config, "bos_token"));
+    const char *bos = tok_text(json_object_get(config, "bos_token"));
     if (!bos)
         bos = END_OF_TEXT;
     const json_t *id = json_object_get(vocab, bos);
@@ -173,19 +158,6 @@ int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const j
     return r;
 }
 
-/* The texts of all special tokens that the files name, as members of an object. */
-static int merges_named(const json_t *config, json_t *names)
-{
-    const json_t *more = json_object_get(config, ADDITIONAL);
-    for (size_t i = 0; i < SPECIAL_KEYS + json_array_size(more); i++) {
-        const char *text = merges_text(i < SPECIAL_KEYS ? json_object_get(config, special_keys[i])
-                                                        : json_array_get(more, i - SPECIAL_KEYS));
-        if (text && json_object_set_new(names, text, json_true()) < 0)
-            return -ENOMEM;
-    }
-    return 0;
-}
-
 /* What added_tokens.json lists, as an added_tokens_decoder. */
 static int merges_decoder(const json_t *added, const json_t *names, json_t *decoder,
                           struct ek_fault *fault)
@@ -219,7 +191,7 @@ int tok_config_of_old(const json_t *config, const json_t *map, const json_t *add
                    (map && json_object_update(now, (json_t *)(uintptr_t)map) < 0)))
         r = -ENOMEM;
     if (r == 0)
-        r = merges_named(now, names);
+        r = tok_named(now, names);
     if (r == 0 && added)
         r = merges_decoder(added, names, decoder, fault);
     if (r == 0 && json_object_set(now, "added_tokens_decoder", decoder) < 0)

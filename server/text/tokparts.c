@@ -5,16 +5,56 @@
 #include "server/text/tokparts.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/err.h"
 #include "server/text/utf8.h"
+
+const char *const tok_special_keys[TOK_SPECIAL_KEYS] = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 json_t *tok_added(uint32_t id, const char *content, bool special)
 {
     return json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)id, "content",
                      content, "special", special, "normalized", false, "lstrip", false, "rstrip",
                      false, "single_word", false);
+}
+
+const char *tok_text(const json_t *token)
+{
+    const char *content = json_string_value(json_object_get(token, "content"));
+    return content ? content : json_string_value(token);
+}
+
+int tok_listed(const char *key, const json_t *token, uint32_t *ret_id, const char **ret_content,
+               struct ek_fault *fault)
+{
+    const char *content = json_string_value(json_object_get(token, "content"));
+    char *end = NULL;
+    const unsigned long id = *key >= '0' && *key <= '9' ? strtoul(key, &end, 10) : 0;
+    if (!end || *end || id > UINT32_MAX || !content || !*content)
+        return ek_fault_set(fault, "added_tokens_decoder",
+                            "tokenizer_config.json: added_tokens_decoder: %.32s must be an id and "
+                            "have a content",
+                            key);
+    *ret_id = (uint32_t)id;
+    *ret_content = content;
+    return 0;
+}
+
+int tok_named(const json_t *config, json_t *names)
+{
+    const json_t *more = json_object_get(config, TOK_MORE_SPECIALS);
+    for (size_t i = 0; i < TOK_SPECIAL_KEYS + json_array_size(more); i++) {
+        json_t *token = i < TOK_SPECIAL_KEYS ? json_object_get(config, tok_special_keys[i])
+                                             : json_array_get(more, i - TOK_SPECIAL_KEYS);
+        const char *text = tok_text(token);
+        if (text && json_object_set(names, text, token) < 0)
+            return -ENOMEM;
+    }
+    return 0;
 }
 
 /* Adds {"SpecialToken": {"id": name}} to the template and its id to the list. */

@@ -26,6 +26,11 @@ struct ek_fault;
 #define TOK_ADDED    "added_tokens.json" /* of old directories, with TOK_MAP */
 #define TOK_MAP      "special_tokens_map.json"
 
+/* The keys of tokenizer_config.json that name a special token, and the one that lists more. */
+#define TOK_SPECIAL_KEYS  7u
+#define TOK_MORE_SPECIALS "additional_special_tokens"
+extern const char *const tok_special_keys[TOK_SPECIAL_KEYS];
+
 /* What the post-processor puts around a prompt. */
 #define TOK_AROUND 16u
 
@@ -73,8 +78,9 @@ int tok_source_read(const char *file, const char *text, size_t len, struct tok_s
 int tok_build_from(struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
                    struct ek_fault *fault);
 /* SentencePiece's tokenizer.model (spm.c), Mistral's tekken.json (tekken.c), a tokenizer.json whose
- * model is of type Unigram (tokuni.c). config may be NULL:
- * its add_bos_token and add_eos_token say what a prompt gets. */
+ * model is of type Unigram (tokuni.c). config may be NULL: its add_bos_token and add_eos_token say
+ * what a prompt gets, and a tokenizer.model has the tokens that its added_tokens_decoder lists,
+ * too, and as special ones those that it names. */
 int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_source *ret_source,
                  struct ek_fault *fault);
 int tok_from_unigram(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
@@ -92,6 +98,14 @@ int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const j
  * the caller's. -EBADMSG with a fault, -ENOMEM. */
 int tok_config_of_old(const json_t *config, const json_t *map, const json_t *added,
                       json_t **ret_config, struct ek_fault *fault);
+/* An entry of added_tokens_decoder: its id, and its content, which is the entry's. -EBADMSG. */
+int tok_listed(const char *key, const json_t *token, uint32_t *ret_id, const char **ret_content,
+               struct ek_fault *fault);
+/* The text of a token as the files write it, a string or an object with a content; NULL: neither.
+ */
+const char *tok_text(const json_t *token);
+/* All special tokens that tokenizer_config.json names, by their texts, in `names`. -ENOMEM. */
+int tok_named(const json_t *config, json_t *names);
 /* Base64 to bytes, appended. -EBADMSG when it is none, -ENOMEM. */
 int tok_base64(const char *s, struct ek_buf *out);
 /* Bytes in base64 as characters of the byte alphabet, in `out`. -EBADMSG, -ENOMEM. */

@@ -30,6 +30,7 @@ void server_config_done(struct server_config *s)
     free(s->name);
     free(s->file);
     free(s->prefix_file);
+    free(s->edge_host);
     *s = (struct server_config){0};
 }
 

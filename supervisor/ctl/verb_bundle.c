@@ -16,6 +16,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/redact.h"
@@ -138,10 +139,24 @@ static void add_commands(struct bundle *b, bool journal)
     }
 }
 
-static void add_file(struct bundle *b, const char *name, const char *path)
+/* Of an operator it may be a link; of a server's user neither that nor a FIFO, since root reads. */
+static FILE *bundle_open(const char *path, bool of_server)
+{
+    if (!of_server)
+        return fopen(path, "re");
+    int fd = ek_file_open_regular(path);
+    FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (fd < 0)
+        errno = -fd;
+    else if (!f)
+        close(fd);
+    return f;
+}
+
+static void add_file(struct bundle *b, const char *name, const char *path, bool of_server)
 {
     struct ek_buf out = {0};
-    FILE *f = fopen(path, "re");
+    FILE *f = bundle_open(path, of_server);
     int r = f ? read_end(f, &out) : -errno;
     if (f)
         (void)fclose(f);
@@ -153,7 +168,8 @@ static void add_file(struct bundle *b, const char *name, const char *path)
 }
 
 /* A path as a process sees it: relative ones are of its directory, which root alone may ask for. */
-static void add_file_of(struct bundle *b, const char *name, int pid, const char *path)
+static void add_file_of(struct bundle *b, const char *name, int pid, const char *path,
+                        bool of_server)
 {
     char full[4300], cwd[64];
     (void)snprintf(cwd, sizeof(cwd), "/proc/%d/cwd", pid);
@@ -166,7 +182,7 @@ static void add_file_of(struct bundle *b, const char *name, int pid, const char 
         (void)snprintf(full, sizeof(full), "%.4200s", path);
     else
         (void)snprintf(full, sizeof(full), "%s/%.4200s", cwd, path);
-    add_file(b, name, full);
+    add_file(b, name, full, of_server);
 }
 
 /* The words that a process was started with, on one line. */
@@ -197,7 +213,7 @@ static void add_in_use(struct bundle *b, const json_t *answer)
     if (daemon > 0)
         add_words(b, "in-use/evenkeeld.words.txt", daemon);
     if (file)
-        add_file_of(b, "in-use/evenkeeld.yaml", daemon, file);
+        add_file_of(b, "in-use/evenkeeld.yaml", daemon, file, false);
     for (size_t i = 0; i < json_array_size(servers); i++) {
         char name[120];
         s = json_array_get(servers, i);
@@ -210,10 +226,10 @@ static void add_in_use(struct bundle *b, const json_t *answer)
             add_words(b, name, pid);
         (void)snprintf(name, sizeof(name), "in-use/servers/%.40s.yaml", is ? is : "");
         if (own)
-            add_file_of(b, name, daemon, own);
+            add_file_of(b, name, daemon, own, false);
         (void)snprintf(name, sizeof(name), "logs/%.40s.log", is ? is : "");
         if (log)
-            add_file_of(b, name, daemon, log);
+            add_file_of(b, name, daemon, log, true);
         else
             note(b, "%-44s not there: it is in the journal", name);
     }
@@ -224,14 +240,14 @@ static void add_config(struct bundle *b, const char *dir)
     char path[512], name[256];
     glob_t found;
     (void)snprintf(path, sizeof(path), "%s/evenkeeld.yaml", dir);
-    add_file(b, "config/evenkeeld.yaml", path);
+    add_file(b, "config/evenkeeld.yaml", path, false);
     (void)snprintf(path, sizeof(path), "%s/servers/*.yaml", dir);
     if (glob(path, 0, NULL, &found) != 0)
         return;
     for (size_t i = 0; i < found.gl_pathc; i++) {
         const char *base = strrchr(found.gl_pathv[i], '/') + 1;
         (void)snprintf(name, sizeof(name), "config/servers/%.60s", base);
-        add_file(b, name, found.gl_pathv[i]);
+        add_file(b, name, found.gl_pathv[i], false);
     }
     globfree(&found);
 }

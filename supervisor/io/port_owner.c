@@ -24,46 +24,89 @@
 #define LISTENING 0x0A /* the state in /proc/net/tcp */
 
 struct socket_row {
-    unsigned long inode; /* 0 = none was seen */
+    unsigned long inode;
     unsigned uid;
-    bool listens;
 };
 
-/* The socket that listens at the port; else one whose own end it is, as of a connection that was
- * given this number by chance. */
-static struct socket_row find_socket(const char *file, unsigned port)
+/* A port has a row for each address that is listened at, and for each socket of SO_REUSEPORT. */
+struct socket_rows {
+    struct socket_row *at; /* by inode */
+    size_t count, room;
+    bool listen;
+};
+
+static bool rows_add(struct socket_rows *rows, const struct socket_row *row)
+{
+    if (rows->count == rows->room) {
+        size_t room = rows->room ? 2 * rows->room : 16;
+        struct socket_row *more = realloc(rows->at, room * sizeof(*more));
+        if (!more)
+            return false;
+        rows->at = more;
+        rows->room = room;
+    }
+    rows->at[rows->count++] = *row;
+    return true;
+}
+
+/* In the file those that listen come first, and connections, which may be many, after them. */
+static void read_rows(const char *file, unsigned port, struct socket_rows *rows)
 {
     char line[512];
-    struct socket_row found = {0};
     FILE *f = fopen(file, "re");
-    while (f && !found.listens && fgets(line, sizeof(line), f)) {
+    while (f && fgets(line, sizeof(line), f)) {
         unsigned at, state, uid;
         unsigned long inode;
         if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %u %*s %lu", &at, &state, &uid,
-                   &inode) != 4 ||
-            at != port || inode == 0)
+                   &inode) != 4)
             continue;
-        bool listens = state == LISTENING;
-        if (listens || !found.inode)
-            found = (struct socket_row){.inode = inode, .uid = uid, .listens = listens};
+        const bool listens = state == LISTENING;
+        if (rows->listen && !listens)
+            break;
+        if (at != port || inode == 0 || (!listens && rows->count))
+            continue;
+        if (listens && !rows->listen)
+            rows->count = 0;
+        rows->listen = listens;
+        if (!rows_add(rows, &(struct socket_row){.inode = inode, .uid = uid}))
+            break; /* without memory those so far are all */
     }
     if (f)
         (void)fclose(f); /* read only */
-    return found;
 }
 
-/* Its descriptor in that process; -1: it has none, or may not be looked into. */
-static int fd_of_socket(const char *pid, unsigned long inode)
+static int by_inode(const void *a, const void *b)
 {
-    char path[300], to[64], want[40];
+    const struct socket_row *x = a, *y = b;
+    return (x->inode > y->inode) - (x->inode < y->inode);
+}
+
+/* All that listen at the port; where none does, one whose own end it is, as of a connection that
+ * was given this number by chance. The caller frees rows.at. */
+static struct socket_rows find_sockets(unsigned port)
+{
+    struct socket_rows rows = {0};
+    read_rows("/proc/net/tcp", port, &rows);
+    read_rows("/proc/net/tcp6", port, &rows);
+    if (rows.count)
+        qsort(rows.at, rows.count, sizeof(*rows.at), by_inode);
+    return rows;
+}
+
+/* The descriptor of one of them in that process; -1: it has none, or may not be looked into. */
+static int fd_of_sockets(const char *pid, const struct socket_rows *rows)
+{
+    char path[300], to[64];
     int found = -1;
     (void)snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
-    int len = snprintf(want, sizeof(want), "socket:[%lu]", inode);
-    DIR *dir = opendir(path);
+    DIR *dir = rows->count ? opendir(path) : NULL;
     for (struct dirent *d; dir && found < 0 && (d = readdir(dir));) {
+        struct socket_row want = {0};
         (void)snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, d->d_name);
-        ssize_t n = readlink(path, to, sizeof(to));
-        if (n == len && memcmp(to, want, (size_t)n) == 0)
+        ssize_t n = readlink(path, to, sizeof(to) - 1);
+        to[n > 0 ? n : 0] = '\0';
+        if (sscanf(to, "socket:[%lu]", &want.inode) == 1 &&
+            bsearch(&want, rows->at, rows->count, sizeof(want), by_inode))
             found = (int)strtol(d->d_name, NULL, 10);
     }
     if (dir)
@@ -83,20 +126,14 @@ static void name_process(pid_t pid, char *who, size_t size)
     (void)snprintf(who, size, "process %d (%s)", (int)pid, name);
 }
 
-static struct socket_row find_listening(unsigned port)
-{
-    struct socket_row row = find_socket("/proc/net/tcp", port);
-    return row.inode ? row : find_socket("/proc/net/tcp6", port);
-}
-
-/* 0: it is free, or its owner may not be seen. */
-static pid_t who_has(unsigned long inode)
+/* Of those that have one of them, the lowest; 0: there is none, or it may not be seen. */
+static pid_t who_has(const struct socket_rows *rows)
 {
     pid_t least = 0;
-    DIR *dir = inode ? opendir("/proc") : NULL;
+    DIR *dir = rows->count ? opendir("/proc") : NULL;
     for (struct dirent *d; dir && (d = readdir(dir));) {
         pid_t pid = isdigit((unsigned char)d->d_name[0]) ? (pid_t)strtol(d->d_name, NULL, 10) : 0;
-        if (pid > 0 && (!least || pid < least) && fd_of_socket(d->d_name, inode) >= 0)
+        if (pid > 0 && (!least || pid < least) && fd_of_sockets(d->d_name, rows) >= 0)
             least = pid;
     }
     if (dir)
@@ -106,10 +143,12 @@ static pid_t who_has(unsigned long inode)
 
 static void find_port_owner(unsigned port, char *who, size_t size)
 {
-    struct socket_row row = find_listening(port);
+    struct socket_rows rows = find_sockets(port);
+    const struct socket_row row = rows.count ? rows.at[0] : (struct socket_row){0};
     /* Descriptors of others, and of those that are not dumpable, only root may see. */
-    pid_t pid = who_has(row.inode);
+    pid_t pid = who_has(&rows);
     char unit[64];
+    free(rows.at);
     if (pid > 0)
         name_process(pid, who, size);
     else if (port_cgroup_name(row.inode, unit, sizeof(unit)))
@@ -122,24 +161,29 @@ static void find_port_owner(unsigned port, char *who, size_t size)
 
 pid_t port_owner_pid(unsigned port)
 {
-    struct socket_row row = find_listening(port);
-    return row.listens ? who_has(row.inode) : 0;
+    struct socket_rows rows = find_sockets(port);
+    pid_t pid = rows.listen ? who_has(&rows) : 0;
+    free(rows.at);
+    return pid;
 }
 
 int port_owner_take(pid_t pid, unsigned port)
 {
-    struct socket_row row = find_listening(port);
+    struct socket_rows rows = find_sockets(port);
     char name[24];
-    if (!row.listens)
-        return -ENOENT;
-    int process = (int)syscall(SYS_pidfd_open, pid, 0u);
-    if (process < 0)
-        return -errno;
+    int r = -ENOENT;
+    int process = rows.listen ? (int)syscall(SYS_pidfd_open, pid, 0u) : -1;
+    if (rows.listen && process < 0)
+        r = -errno;
     (void)snprintf(name, sizeof(name), "%d", (int)pid);
-    int theirs = fd_of_socket(name, row.inode);
-    int fd = theirs < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, theirs, 0u);
-    int r = theirs < 0 ? -ENOENT : fd < 0 ? -errno : fd;
-    close(process);
+    int theirs = process < 0 ? -1 : fd_of_sockets(name, &rows);
+    if (theirs >= 0) {
+        r = (int)syscall(SYS_pidfd_getfd, process, theirs, 0u);
+        r = r < 0 ? -errno : r;
+    }
+    if (process >= 0)
+        close(process);
+    free(rows.at);
     return r;
 }
 

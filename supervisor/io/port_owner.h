@@ -14,12 +14,13 @@
  * (python3)"; when it may not be seen "nginx.service, as user 33", its control group, "a process of
  * user 33" or "another process". */
 bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size);
-/* The process with the lowest number that has the listening socket of a port of this machine; 0 if
- * there is none, or it may not be seen. */
+/* The process with the lowest number that has a listening socket of a port of this machine, at
+ * whatever address; 0 if there is none, or it may not be seen. */
 pid_t port_owner_pid(unsigned port);
-/* A duplicate, close-on-exec, of the listening socket of a port out of that process, which does not
- * notice. The caller's; or a negative errno: -ENOENT, it has none or may not be looked into;
- * -EPERM, it may not be traced by this process. */
+/* A duplicate, close-on-exec, of a listening socket of a port out of that process, which does not
+ * notice, whoever else listens at that port of another address, or shares it. The caller's; or a
+ * negative errno: -ENOENT, it has none or may not be looked into; -EPERM, it may not be traced by
+ * this process. */
 int port_owner_take(pid_t pid, unsigned port);
 /* The process that listens at a Unix socket; 0 if there is none, or it is in a namespace that is
  * not seen from here. Never waits. */

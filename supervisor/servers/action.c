@@ -467,6 +467,7 @@ void action_stop(struct server *s)
     if (control_new(s->with->client, s->address.control_path, &fresh) == 0) {
         control_free(s->act.control);
         s->act.control = fresh;
+        server_answer_operator(s);
     }
 }
 

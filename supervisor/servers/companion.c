@@ -57,6 +57,7 @@ void companion_drop(struct server *s)
     }
     control_free(s->act.control);
     s->act.control = NULL;
+    server_answer_operator(s);
     s->address.control_path[0] = '\0';
     s->act.limits = (struct control_limits){0};
     s->act.limits_known = false;

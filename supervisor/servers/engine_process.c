@@ -40,31 +40,21 @@ bool server_engine_figures(const struct server *s, struct engine_figures *ret_fi
 }
 
 /* Who asked waits for the server's word: it may refuse, and says why. */
-struct engine_ask {
-    struct server *server;
-    server_fn cb;
-    void *ctx;
-};
-
 static void on_ordered(void *ctx, const struct control_result *res)
 {
-    struct engine_ask *ask = ctx;
+    struct operation *o = ctx;
     if (res->error < 0)
-        server_note(ask->server, ACT_NOTE, REASON_OPERATOR,
+        server_note(o->server, ACT_NOTE, REASON_OPERATOR,
                     "What was asked of the engine's process was not done: %.150s", res->text);
-    ask->cb(ask->ctx, res->error, res->text);
-    free(ask);
+    operation_end(o, res->error, res->text);
 }
 
 static int engine_process_order(struct server *s, const char *word, server_fn cb, void *ctx)
 {
-    struct engine_ask *ask = malloc(sizeof(*ask));
-    if (!ask)
-        return -ENOMEM;
-    *ask = (struct engine_ask){.server = s, .cb = cb, .ctx = ctx};
-    int r = control_engine(s->act.control, word, on_ordered, ask);
-    if (r < 0)
-        free(ask);
+    struct operation *o = operation_new(s, cb, ctx);
+    int r = o ? control_engine(s->act.control, word, on_ordered, o) : -ENOMEM;
+    if (o && r < 0)
+        operation_drop(o);
     return r;
 }
 

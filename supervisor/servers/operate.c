@@ -17,12 +17,45 @@
 #include "supervisor/io/state.h"
 #include "supervisor/servers/server_inside.h"
 
-struct operation {
-    struct server *server;
-    struct server_change change;
-    server_fn cb;
-    void *ctx;
-};
+struct operation *operation_new(struct server *s, server_fn cb, void *ctx)
+{
+    struct operation *o = malloc(sizeof(*o));
+    if (!o)
+        return NULL;
+    *o = (struct operation){
+        .server = s, .cb = cb, .ctx = ctx, .next = s->act.operations, .link = &s->act.operations};
+    if (o->next)
+        o->next->link = &o->next;
+    s->act.operations = o;
+    return o;
+}
+
+void operation_drop(struct operation *o)
+{
+    *o->link = o->next;
+    if (o->next)
+        o->next->link = o->link;
+    free(o);
+}
+
+void operation_end(struct operation *o, int error, const char *text)
+{
+    server_fn cb = o->cb;
+    void *ctx = o->ctx;
+    operation_drop(o);
+    cb(ctx, error, text);
+}
+
+void server_answer_operator(struct server *s)
+{
+    char text[160];
+    (void)snprintf(text, sizeof(text),
+                   "%s ended, or was taken out, before it answered: whether it was done is not "
+                   "known",
+                   s->config->name);
+    while (s->act.operations)
+        operation_end(s->act.operations, -ECANCELED, text);
+}
 
 static void after_change(struct server *s, const struct server_change *c)
 {
@@ -53,8 +86,7 @@ static void on_operated(void *ctx, const struct control_result *res)
         action_take_limits(o->server, &res->limits);
         after_change(o->server, &o->change);
     }
-    o->cb(o->ctx, res->error, res->text);
-    free(o);
+    operation_end(o, res->error, res->text);
 }
 
 /* Names the first limit that is out of its bounds. */
@@ -152,13 +184,13 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
         cb(ctx, 0, "");
         return 0;
     }
-    struct operation *o = malloc(sizeof(*o));
+    struct operation *o = operation_new(s, cb, ctx);
     if (o) {
-        *o = (struct operation){.server = s, .change = *change, .cb = cb, .ctx = ctx};
+        o->change = *change;
         if (control_write(s->act.control, &c, on_operated, o) == 0)
             return 0;
+        operation_drop(o);
     }
-    free(o);
     (void)snprintf(text, size, "out of memory");
     return -ENOMEM;
 }

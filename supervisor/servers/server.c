@@ -477,9 +477,12 @@ void server_free(struct server *s)
     repair_stop(s, "left to the next evenkeeld");
     obstacle_stop(s);
     sd_event_source_disable_unref(s->obstacle.timer);
+    engine_lost_stop(s);
     scrape_free(s->watch.scrape);
     record_close(s->record.file);
     control_free(s->act.control);
+    while (s->act.operations)
+        operation_drop(s->act.operations);
     policy_free(s->law.policy);
     sd_event_source_disable_unref(s->process.exit_io);
     sd_event_source_disable_unref(s->timer.source);

@@ -105,7 +105,7 @@ struct server {
 
 int server_new(const struct services *with, const struct server_config *config,
                struct server **ret_server);
-/* Leaves the process running. */
+/* Leaves the process running. Whom server_answer_operator() has not answered hears nothing. */
 void server_free(struct server *s);
 /* After each turn of the loop: writes what has changed in its life. */
 void server_turn(struct server *s);
@@ -170,6 +170,10 @@ int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t si
 double repair_learned(const struct server *s, char *text, size_t size);
 /* The operator: its own flags at the next start, and each step of a ladder anew. */
 int server_forget(struct server *s, char *text, size_t size);
+
+/* Who still waits for a word of its process is told that there will be none. Before server_free(),
+ * as long as those who wait are there. */
+void server_answer_operator(struct server *s);
 
 struct server_change {
     uint32_t value[KNOB_COUNT]; /* 0 = as it is */

@@ -164,6 +164,19 @@ void drain_ready(struct server *s);
 void drain_edge_told(struct server *s); /* HAProxy has had its time */
 void server_restart_by_plan(struct server *s);
 
+/* operate.c */
+/* What an operator asked of the server's process; `cb` is called once, from wherever it ends. */
+struct operation {
+    struct operation *next, **link; /* in act.operations */
+    struct server *server;
+    struct server_change change; /* of limits; {0} for all else */
+    server_fn cb;
+    void *ctx;
+};
+struct operation *operation_new(struct server *s, server_fn cb, void *ctx); /* NULL: no memory */
+void operation_drop(struct operation *o);                                   /* cb is not called */
+void operation_end(struct operation *o, int error, const char *text);
+
 /* action.c */
 /* What HAProxy is told. */
 void action_edge_line(void *ctx, char *line, size_t size);

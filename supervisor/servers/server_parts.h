@@ -303,7 +303,8 @@ struct server_act {
     bool limits_known, restored, writing;
     struct decision pending;
     uint32_t write_failures;
-    uint64_t limits_us; /* when they were last asked for */
+    uint64_t limits_us;           /* when they were last asked for */
+    struct operation *operations; /* of operators who wait for the server's word */
 };
 
 /* ramp.c; due by action.c */

@@ -4,6 +4,10 @@
  * libmicrohttpd and resumed in on_written(); since that may be called inside another request, the
  * library is run in the next turn of the loop, never from there. loop.c opens one listener for TCP
  * and one for the Unix socket.
+ *
+ * The loop's thread also watches the servers, which must not wait for who reads: all else that is
+ * pending goes first, and a turn here lasts TURN_US and one answer more. Requests beyond it stand
+ * in line, suspended, and are answered in the order in which they came.
  */
 #include "supervisor/web/status.h"
 
@@ -46,6 +50,8 @@
 /* libmicrohttpd does not listen while it lacks descriptors or has its most connections, and looks
  * for their end only when it is run: nothing else would wake it. */
 #define LOOK_MS      1000u
+#define TURN_US      10000u       /* of the loop, for answers of one listener */
+#define LATER        10           /* priority of the sources: behind all others */
 #define MEMORY_BYTES (16u * 1024) /* of one connection: request line and headers */
 
 /* A connection: libmicrohttpd's own timeout begins again with each byte, `late_us` does not. */
@@ -60,9 +66,10 @@ struct status_listener {
     struct MHD_Daemon *daemon;
     struct caller *callers;
     sd_event_source *io, *timer;
-    bool local;    /* the Unix socket */
-    bool loopback; /* a TCP address of this machine alone */
-    bool again;    /* a late answer is there: run it soon */
+    uint64_t until_us; /* of this turn */
+    bool local;        /* the Unix socket */
+    bool loopback;     /* a TCP address of this machine alone */
+    bool again;        /* a late answer is there: run it soon */
 };
 
 struct status {
@@ -82,6 +89,7 @@ struct status_request {
     struct ek_buf body, answer;
     int status; /* of a late answer, 0 = none yet */
     bool suspended, waits, too_large;
+    bool in_line, had_turn;
 };
 
 static void caller_give(struct caller *c, unsigned seconds)
@@ -134,14 +142,38 @@ static void end_late(struct status_listener *d)
     }
 }
 
+/* Of those in line the one that came first: the list begins with the newest. */
+static struct status_request *first_in_line(const struct status_listener *d)
+{
+    struct status_request *first = NULL;
+    for (struct status_request *q = d->status->requests; q; q = q->next) {
+        if (q->listener == d && q->in_line)
+            first = q;
+    }
+    return first;
+}
+
+/* What fails in libmicrohttpd is one connection, and is closed by it. */
+static void answer_line(struct status_listener *d)
+{
+    d->until_us = ek_now_us() + TURN_US;
+    (void)MHD_run(d->daemon);
+    for (struct status_request *q; ek_now_us() < d->until_us && (q = first_in_line(d));) {
+        q->in_line = q->suspended = false;
+        q->had_turn = true;
+        MHD_resume_connection(q->connection);
+        (void)MHD_run(d->daemon);
+    }
+}
+
 static void status_run(struct status_listener *d)
 {
     end_late(d);
-    (void)MHD_run(d->daemon); /* what fails is one connection, and is closed by it */
+    answer_line(d);
     MHD_UNSIGNED_LONG_LONG ms;
     if (MHD_get_timeout(d->daemon, &ms) != MHD_YES || ms > LOOK_MS)
         ms = LOOK_MS;
-    if (d->again)
+    if (d->again || first_in_line(d))
         ms = 0;
     d->again = false;
     (void)sd_event_source_set_time(d->timer, ek_now_us() + (uint64_t)ms * 1000u);
@@ -172,12 +204,24 @@ struct answer_kind {
     const char *csp; /* NULL = nothing may be loaded */
 };
 
+/* The bytes become the library's. */
+static struct MHD_Response *take_bytes(struct ek_buf *bytes)
+{
+    static char nothing[1];
+    const bool any = bytes->data != NULL;
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(bytes->len, any ? bytes->data : nothing,
+                                        any ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    if (r)
+        *bytes = (struct ek_buf){0};
+    return r;
+}
+
 static enum MHD_Result send_bytes(struct status_request *q, int status,
                                   const struct answer_kind *kind, struct ek_buf *bytes)
 {
     caller_give(q->caller, ANSWER_S);
-    struct MHD_Response *r = MHD_create_response_from_buffer(
-        bytes->len, bytes->data ? (void *)bytes->data : (void *)bytes, MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *r = take_bytes(bytes);
     if (!r)
         return MHD_NO;
     bool ok = MHD_add_response_header(r, "Content-Type", kind->type) == MHD_YES &&
@@ -350,8 +394,22 @@ static enum MHD_Result answer_write(struct status_request *q, const char *method
     return answer_api(q, method, path);
 }
 
+/* The turn is over, or others came before; whether evenkeeld is alive is said at once. */
+static bool stands_in_line(struct status_request *q, const char *path)
+{
+    if (q->had_turn || q->status || strcmp(path, "/health") == 0 || strcmp(path, "/livez") == 0 ||
+        (ek_now_us() < q->listener->until_us && !first_in_line(q->listener)))
+        return false;
+    q->caller->late_us = 0; /* it waits for evenkeeld */
+    q->in_line = q->suspended = true;
+    MHD_suspend_connection(q->connection);
+    return true;
+}
+
 static enum MHD_Result status_answer(struct status_request *q, const char *method, const char *path)
 {
+    if (stands_in_line(q, path))
+        return MHD_YES;
     if (is_foreign(q))
         return send_json(q,
                          api_error(&q->answer, 400, "",
@@ -476,6 +534,10 @@ static int open_listener(struct status *st, struct status_listener *d, sd_event 
         r = sd_event_add_time(event, &d->timer, CLOCK_MONOTONIC, 0, 1000, status_on_timer, d);
     if (r >= 0)
         r = sd_event_source_set_enabled(d->timer, SD_EVENT_OFF);
+    if (r >= 0)
+        r = sd_event_source_set_priority(d->io, LATER);
+    if (r >= 0)
+        r = sd_event_source_set_priority(d->timer, LATER);
     return r < 0 ? r : 0;
 }
 

@@ -2,6 +2,7 @@
 and no key."""
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import tarfile
@@ -98,6 +99,26 @@ def test_a_support_bundle_has_no_key(daemon, tmp_path):  # noqa: F811
         assert name == "README.txt" or name in parts["README.txt"]
     again = daemon.ctl("support-bundle", file)
     assert again.returncode == 1 and "is there already" in again.stderr
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_support_bundle_reads_no_file_that_a_server_chose(daemon, tmp_path, kind):  # noqa: F811
+    """Whoever runs it may read all; a server may put what it likes where its log was."""
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    log, secret, file = pathlib.Path(daemon.servers()["one"]["log_file"]), tmp_path / "shadow", tmp_path / "bundle.tar.gz"
+    secret.write_text("root:a secret hash\n")
+    log.unlink()
+    if kind == "link":
+        log.symlink_to(secret)
+    else:
+        os.mkfifo(log)
+    done = daemon.ctl("support-bundle", "--config-dir", daemon.run, "--no-journal", file)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(file) as tar:
+        parts = {m.name: tar.extractfile(m).read().decode(errors="replace") for m in tar.getmembers()}
+    assert "logs/one.log" not in parts and "secret hash" not in "".join(parts.values()) and "logs/one.log" in parts["README.txt"]
 
 
 def test_why_evenkeeld_is_not_reached(tmp_path):

@@ -4,7 +4,11 @@ import array
 import json
 import os
 import socket
+import struct
+import sys
+import threading
 import time
+import zlib
 
 import pytest
 
@@ -142,6 +146,64 @@ def test_descriptors_for_evenkeeld(watched):
     for _ in range(5):
         talk(address, path(b"/health"), fds=[0] * 200)
         as_before(address, pid, before, held)
+
+
+COLUMNS = "kv_usage,running,waiting,limit_seqs,limit_tokens,preemption_rate,gen_tps,prompt_tps,ttft_p99_s,itl_p99_s,queue_oldest_s,cached_frac"
+
+
+def charts(file):
+    """Two hours of charts: an answer of hundreds of kilobytes, which takes long to write."""
+    head, count = f"evenkeel charts 1 {sys.byteorder[0]}e {COLUMNS}\n".encode(), COLUMNS.count(",") + 1
+    body, now = bytearray(head.ljust(1024, b"\0") + bytes(7200 * (count + 2) * 4)), int(time.time())
+    for t in range(now - 7100, now):
+        row = struct.pack(f"=I{count}f", t, *[(t % 977) / 977.1234 * (i + 1) for i in range(count)])
+        at = 1024 + t % 7200 * (count + 2) * 4
+        body[at:at + len(row) + 4] = row + struct.pack("=I", zlib.crc32(row))
+    file.write_bytes(body)
+
+
+def test_readers_in_crowds(tmp_path):
+    """Answers that take long, for as many as may come from four addresses, again and again: the servers are watched meanwhile, and who asks at
+    the Unix socket does not wait for them."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    charts(tmp_path / "s/charts-b.bin")
+    w, over, served = Watched(tmp_path), threading.Event(), []
+    size = len(w.read("/api/v1/servers/b/history"))
+    assert size > 400_000
+
+    def read(i):
+        while not over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", w.page), 60, (f"127.0.0.{2 + i % 4}", 0)) as s:
+                    while not over.is_set():
+                        s.sendall(path(b"/api/v1/servers/b/history").replace(b"close", b"keep-alive"))
+                        left = size * 9 // 10
+                        while left > 0:
+                            part = len(s.recv(1 << 20))
+                            if not part:
+                                raise OSError
+                            left -= part
+                        served.append(i)
+            except OSError:
+                over.wait(0.05)
+    readers = [threading.Thread(target=read, args=(i,), daemon=True) for i in range(200)]
+    try:
+        for r in readers:
+            r.start()
+        wait_for("they are served", lambda: len(served) > 20)
+        asked, took = w.b.asked, []
+
+        def asked_again():
+            begun = time.monotonic()
+            assert talk(f"{w.run}/r/evenkeeld.sock", path(b"/api/v1/servers")).startswith(b"HTTP/1.1 200")
+            took.append(time.monotonic() - begun)
+            return w.b.asked >= asked + 20
+        wait_for("the other server is watched", asked_again, 30)
+        assert sorted(took)[len(took) // 2] < 1 * slower(), took
+        assert len(set(served)) > 20, "some are served again and again, and others never"
+    finally:
+        over.set()
+        w.end()
 
 
 def test_the_control_socket_of_a_server(server):

@@ -537,6 +537,45 @@ def test_a_server_that_somebody_else_runs_is_watched_not_touched(tmp_path):
             theirs.kill()
 
 
+def test_who_waits_for_a_server_that_is_taken_out_is_told(tmp_path):
+    """What was asked of a server that does not answer, and that a reload takes out meanwhile: 502 then, and nothing of the kind beside it."""
+    theirs = {n: subprocess.Popen([str(FAKE), "--control-socket", tmp_path / n, "--engine-process"], stdout=subprocess.DEVNULL) for n in "ab"}
+    f = Fakes(tmp_path, {n: (None, f"    attach: http://127.0.0.1:{free_port(first)}\n    control_socket: {tmp_path / n}\n")
+                         for n, first in (("a", 27000), ("b", 27100))})
+    f.start()
+    answers = {}
+
+    def order(name, verb):
+        begun = time.monotonic()
+        answers[name] = (*f.ask("POST", f"/api/v1/servers/{name}/{verb}"), time.monotonic() - begun)
+    try:
+        f.ready()
+        wait_for("its engine is known", lambda: all(s["engine_process"] for s in f.all().values()))
+        for p in theirs.values():
+            p.send_signal(signal.SIGSTOP)
+        waiting = [threading.Thread(target=order, args=(n, "engine-restart")) for n in "ab"]
+        for t in waiting:
+            t.start()
+        wait_for("both were noted", lambda: all("OPERATOR" in f.reasons(n) for n in "ab"))
+        del f.servers["a"]
+        f.write()
+        assert f.ask("POST", "/api/v1/reload")[0] == 200
+        waiting[0].join(10)
+        status, said, took = answers["a"]
+        assert status == 502 and "a ended, or was taken out, before it answered" in said["error"]["message"] and took < 6, answers
+        theirs["a"].kill()  # nothing listens to it any more
+        theirs["b"].send_signal(signal.SIGCONT)
+        waiting[1].join(10)
+        assert answers["b"][0] == 202, answers
+        f.process.terminate()
+        assert f.process.wait(60) == 0  # also where a sanitizer looks at what is left
+    finally:
+        for p in theirs.values():
+            p.kill()
+            p.wait()
+        f.end()
+
+
 @pytest.mark.parametrize("url, said", [("127.0.0.1:8000", "write http://ADDRESS:PORT"), ("http://127.0.0.1", "write http://ADDRESS:PORT"),
                                        ("http://127.0.0.1:99999", "write http://ADDRESS:PORT"), ("http://gpu7:8000", "is no address"),
                                        ("http://127.0.0.1:80/v1", "write http://ADDRESS:PORT")])

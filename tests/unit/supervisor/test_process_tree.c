@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -230,6 +231,81 @@ static void test_a_listening_socket_is_taken(void **state)
     close(taken);
 }
 
+static int listen_shared(int family, unsigned port, unsigned *ret_port)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } at = {.v6 = {.sin6_family = AF_INET6,
+                   .sin6_port = htons((uint16_t)port),
+                   .sin6_addr = IN6ADDR_LOOPBACK_INIT}};
+    socklen_t len = family == AF_INET ? sizeof(at.v4) : sizeof(at.v6);
+    int one = 1, fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (family == AF_INET)
+        at.v4 = (struct sockaddr_in){.sin_family = AF_INET,
+                                     .sin_port = htons((uint16_t)port),
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)) < 0 ||
+        bind(fd, &at.any, len) < 0 || listen(fd, 4) < 0) {
+        close(fd);
+        return -1;
+    }
+    assert_int_equal(getsockname(fd, &at.any, &len), 0);
+    *ret_port = ntohs(family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
+    return fd;
+}
+
+/* A child that has none of these but one. */
+static pid_t fork_with(const int sockets[3], size_t keep)
+{
+    int told[2];
+    char byte = 0;
+    assert_int_equal(pipe(told), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t k = 0; k < 3; k++)
+            if (k != keep && sockets[k] >= 0)
+                close(sockets[k]);
+        if (write(told[1], &byte, 1) != 1)
+            _exit(1);
+        for (;;)
+            (void)pause();
+    }
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    close(told[0]);
+    close(told[1]);
+    return child;
+}
+
+/* Each process has one of several rows of the port. */
+static void test_each_takes_its_own(void **state)
+{
+    (void)state;
+    unsigned port = 0, again;
+    int ours = listen_shared(AF_INET, 0, &port), theirs = listen_shared(AF_INET, port, &again);
+    int sixth = listen_shared(AF_INET6, port, &again); /* -1 without IPv6 */
+    const int sockets[] = {ours, theirs, sixth};
+    assert_true(ours >= 0 && theirs >= 0);
+    for (size_t i = 0; i < 3 && sockets[i] >= 0; i++) {
+        struct stat want, got;
+        pid_t child = fork_with(sockets, i);
+        int taken = port_owner_take(child, port);
+        (void)kill(child, SIGKILL);
+        (void)waitpid(child, NULL, 0);
+        if (taken == -EPERM || taken == -ENOSYS)
+            skip(); /* a sandbox */
+        assert_true(taken >= 0);
+        assert_int_equal(fstat(sockets[i], &want), 0);
+        assert_int_equal(fstat(taken, &got), 0);
+        assert_true(want.st_ino == got.st_ino);
+        close(taken);
+    }
+    for (size_t i = 0; i < 3; i++)
+        if (sockets[i] >= 0)
+            close(sockets[i]);
+}
+
 static void test_who_listens_at_a_socket(void **state)
 {
     (void)state;
@@ -262,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_of_processes),
         cmocka_unit_test(test_who_listens_at_a_port),
         cmocka_unit_test(test_a_listening_socket_is_taken),
+        cmocka_unit_test(test_each_takes_its_own),
         cmocka_unit_test(test_who_listens_at_a_socket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
