@@ -2,6 +2,8 @@
 """Writes docs/benchmarks.md from build/reports/{bench,appliance,http,bench-grammar,bench-tokenizer,packages,...}.json, as left by the make targets of these names."""
 import json
 import pathlib
+import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENGINES = ("llama.cpp", "vLLM")
@@ -156,7 +158,9 @@ def main():
     out += section("Tokenizer", "Real vocabularies: loading the files, English prompts of some 4 kB, and texts of 4 MB that have no place to cut them. `linear` is what a "
                    "byte of 4 MB costs beside one of 256 kB. One thread; the peer is Hugging Face's library in the same run.", "bench-tokenizer")
     out += section("Packages", "In a machine of its own that systemd boots: from `systemctl start evenkeeld` to the first token of the embedded model.", "packages")
-    (ROOT / "docs/benchmarks.md").write_text("\n".join(out) + "\n")
+    path = ROOT / "docs/benchmarks.md"
+    path.write_text("\n".join(out) + "\n")
+    subprocess.run([sys.executable, ROOT / "tools/docs-fmt.py", path], check=True)
 
 
 if __name__ == "__main__":
