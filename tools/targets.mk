@@ -46,9 +46,9 @@ check:
 
 # Whole what `make check` has a share of or has in turns: unit tests and simulations under the sanitizers; planted bugs,
 # paths for clang-tidy, races and images of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
-# marked as long, and all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
+# marked as long, and the clients, with all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
 DEEP := $(sort $(filter-out %/test_races.c,$(wildcard tests/unit/*/test_*.c)) $(shell grep -l '"tests/share.h"' tests/sim/sim_*.c)) \
-        sim-mutants tidy cppcheck rules races doubling packages e2e-long description check-ptxas
+        sim-mutants tidy cppcheck rules races doubling packages e2e-long clients check-ptxas
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
 	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
@@ -67,9 +67,9 @@ rules:
 # Of the end-to-end tests those of which `make check` has a share.
 e2e-long: all venv e2e-tools cuda-fake
 	@build/venv/bin/python -m pytest -q --no-header -n 2 --dist loadfile -m long tests/e2e
-description: all build/venv-clients/ready
-	@build/venv-clients/bin/python -m pytest -q --no-header tests/clients/test_description.py
-.PHONY: check-deep deep races rules e2e-tools e2e-long description
+clients: all build/venv-clients/ready
+	@build/venv-clients/bin/python -m pytest -q --no-header tests/clients
+.PHONY: check-deep deep races rules e2e-tools e2e-long clients
 
 check-e2e: all venv e2e-tools cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e

@@ -7,6 +7,8 @@
  * multiplied in pairs. Packed panels hold [k / 2][32 columns][2]: a lane is one column at two
  * adjacent k. An odd last k is paired with zeros.
  */
+#include <assert.h>
+
 #include "kernels/cpu/vec_avx512.h"
 
 #include "kernels/cpu/attend_pairs.h"
@@ -39,7 +41,7 @@ static void round_rows(const struct cpu_gemm *g)
 #define AHEAD_NEAR 512u
 
 #define FEW_BLOCKS 3u   /* of rows, which take turns at ... */
-#define SUB_PAIRS  128u /* ... so many inputs: with what is fetched they stay in the first cache */
+#define SUB_PAIRS  128u /* ... so many pairs: with what is fetched they stay in the first cache */
 
 /* A block of rows and panels at some of the inputs. What is fetched into the first cache meanwhile:
  * the same of each panel, `ahead` bytes further; or a share of what follows the only panel, from w
@@ -150,6 +152,7 @@ static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels, e
         DOT(14, 1, FETCH_SAME);
         DOT(14, 1, FETCH_SHARE);
         DOT(14, 1, FETCH_BOTH);
+    default: assert(rows == 0); /* or sums would stay what they were */
     }
 }
 

@@ -167,10 +167,12 @@ static void gemm_shape(const struct cpu_ops *ops, struct tier_product *c, struct
 
 static void gemm_shapes(const struct cpu_ops *ops, struct tier_product *c, enum ek_dtype t)
 {
-    static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20};
+    static const uint32_t rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                    11, 12, 13, 14, 15, 20, 27, 28, 40, 43};
     static const uint32_t ks[] = {1, 2, 15, 16, 33, 70}, panels[] = {1, 2, 4, 5, 6};
     static const struct cpu_gemm more[] = {{.rows = 9, .k = 131, .panels = 3, .add = true},
                                            {.rows = 13, .k = 128, .panels = 4},
+                                           {.rows = 14, .k = 298, .panels = 3},
                                            {.rows = 16, .k = 298, .panels = 5},
                                            {.rows = 32, .k = 96, .panels = 2, .add = true},
                                            {.rows = 35, .k = 298, .panels = 3, .add = true},
