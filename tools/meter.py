@@ -31,7 +31,7 @@ ALLOWED = {
     "decoder_fallback": STEP, "decoder_run": START,
     "jinja_parse": START, "jlex_init": "of jinja_parse()",
     "rx_new": START, "text_file_read": START, "text_file_read_itself": START,
-    "tok_build": START, "tok_build_from": START, "tok_from_spm": START, "tok_from_unigram": START, "tok_from_tekken": START, "tok_from_tiktoken": START, "tok_from_merges": START, "tok_config_of_old": START, "tok_source_read": START,
+    "tok_build": START, "tok_build_from": START, "tok_from_spm": START, "tok_from_unigram": START, "tok_from_tekken": START, "tok_from_tiktoken": START, "tok_from_merges": START, "tok_config_of_old": START, "tok_named": START, "tok_listed": START, "tok_text": ONE, "tok_source_read": START,
     "tok_byte_root": START,
     "tok_read_normalizer": START, "tok_read_pretok": START, "tok_read_decoder": START, "tok_read_around": START, "tok_bool": ONE,
     "tok_string": ONE,
