@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/fdpass.h"
+#include "supervisor/io/priority.h"
 
 #define BACKLOG   16
 #define LINE_MOST 128
@@ -72,6 +73,8 @@ int edge_new(sd_event *event, const char *address, unsigned port, edge_line_fn f
     e->ctx = ctx;
     e->fd = ek_listen_tcp(address, port, BACKLOG, NULL);
     int r = e->fd < 0 ? e->fd : sd_event_add_io(event, &e->io, e->fd, EPOLLIN, on_peer, e);
+    if (r >= 0)
+        r = sd_event_source_set_priority(e->io, PRIORITY_STRANGERS);
     if (r >= 0)
         r = sd_event_add_time(event, &e->timer, CLOCK_MONOTONIC, 0, 10000, edge_on_timer, e);
     if (r >= 0)

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "supervisor/io/priority.h"
 
 #define GUESTS_MOST 128 /* further ones wait in the backlog for a moment */
 #define STAY_US     2000000u
@@ -118,7 +119,8 @@ static int on_listening(sd_event_source *source, int fd, uint32_t revents, void 
         return 0; /* it left */
     *g = (struct guest){.fd = peer, .listener = s, .until_us = ek_now_us() + STAY_US};
     s->guests++;
-    if (sd_event_add_io(s->event, &g->io, peer, EPOLLIN, on_guest, g) < 0)
+    if (sd_event_add_io(s->event, &g->io, peer, EPOLLIN, on_guest, g) < 0 ||
+        sd_event_source_set_priority(g->io, PRIORITY_STRANGERS) < 0)
         leave(g);
     else if (s->guests == 1)
         reject_arm(s);
@@ -150,6 +152,8 @@ int reject_listener_new(sd_event *event, int listen_fd, uint32_t retry_s, const 
         r = sd_event_source_set_enabled(s->timer, SD_EVENT_OFF);
     if (r >= 0)
         r = sd_event_add_io(event, &s->listening, listen_fd, EPOLLIN, on_listening, s);
+    if (r >= 0)
+        r = sd_event_source_set_priority(s->listening, PRIORITY_STRANGERS);
     if (r < 0) {
         reject_listener_free(s);
         return r;

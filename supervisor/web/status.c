@@ -29,6 +29,7 @@
 #include "common/hostname.h"
 #include "common/log.h"
 #include "supervisor/io/asker.h"
+#include "supervisor/io/priority.h"
 #include "supervisor/servers/fleet.h"
 #include "supervisor/web/api.h"
 #include "supervisor/web/expo.h"
@@ -51,7 +52,6 @@
  * for their end only when it is run: nothing else would wake it. */
 #define LOOK_MS      1000u
 #define TURN_US      10000u       /* of the loop, for answers of one listener */
-#define LATER        10           /* priority of the sources: behind all others */
 #define MEMORY_BYTES (16u * 1024) /* of one connection: request line and headers */
 
 /* A connection: libmicrohttpd's own timeout begins again with each byte, `late_us` does not. */
@@ -77,7 +77,7 @@ struct status {
     struct status_listener tcp, local;
     struct status_request *requests;
     unsigned quiet_s; /* before the first request of a connection, and between two */
-    bool ending;
+    bool ending;      /* no request is begun any more */
 };
 
 /* One request, from its first line to its last byte. */
@@ -408,6 +408,8 @@ static bool stands_in_line(struct status_request *q, const char *path)
 
 static enum MHD_Result status_answer(struct status_request *q, const char *method, const char *path)
 {
+    if (q->listener->status->ending && q->status == 0)
+        return send_json(q, api_error(&q->answer, 503, "", "evenkeeld ends"), &q->answer);
     if (stands_in_line(q, path))
         return MHD_YES;
     if (is_foreign(q))
@@ -535,18 +537,21 @@ static int open_listener(struct status *st, struct status_listener *d, sd_event 
     if (r >= 0)
         r = sd_event_source_set_enabled(d->timer, SD_EVENT_OFF);
     if (r >= 0)
-        r = sd_event_source_set_priority(d->io, LATER);
+        r = sd_event_source_set_priority(d->io, PRIORITY_STRANGERS);
     if (r >= 0)
-        r = sd_event_source_set_priority(d->timer, LATER);
+        r = sd_event_source_set_priority(d->timer, PRIORITY_STRANGERS);
     return r < 0 ? r : 0;
 }
 
+/* What is answered but not sent goes now, as far as it does without waiting. */
 static void close_listener(struct status_listener *d)
 {
     sd_event_source_disable_unref(d->io);
     sd_event_source_disable_unref(d->timer);
-    if (d->daemon)
-        MHD_stop_daemon(d->daemon);
+    if (!d->daemon)
+        return;
+    (void)MHD_run(d->daemon);
+    MHD_stop_daemon(d->daemon);
 }
 
 int status_new(const struct fleet *all, sd_event *event, int tcp_fd, int unix_fd,
@@ -577,6 +582,7 @@ void status_free(struct status *st)
 {
     if (!st)
         return;
+    st->ending = true;
     for (struct status_request *q = st->requests; q; q = q->next) {
         if (q->suspended) { /* libmicrohttpd wants none suspended when it stops */
             q->suspended = false;
