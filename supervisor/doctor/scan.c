@@ -136,14 +136,6 @@ static void take_numbers(struct doctor_scan *s, const struct doctor_pattern *p,
     }
 }
 
-static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *text)
-{
-    uint32_t i =
-        f->evidence_count < DOCTOR_EVIDENCE_MOST ? f->evidence_count++ : DOCTOR_EVIDENCE_MOST - 1;
-    f->evidence[i].line = line;
-    doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
-}
-
 /* A closed connection or the like, once it has begun to stop, or what Python ignores then, as
  * destructors run: it was told to. */
 static bool ends_by_order(const struct doctor_scan *s, size_t len)
@@ -158,29 +150,6 @@ static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *
     return (s->phase == DOCTOR_PHASE_STOPPING && said->cls == DOCTOR_SIGNAL &&
             said->rank <= STOP_RANK) ||
            ends_by_order(s, len);
-}
-
-/* The place of the engine that the numbers name; false: none is named. */
-static bool engine_of(const struct doctor_numbers *n, uint32_t *ret_at)
-{
-    double x = 0;
-
-    if (!doctor_numbers_lookup(n, "engine", &x) || !(x >= 0 && x < UINT32_MAX))
-        return false;
-    *ret_at = (uint32_t)x % DOCTOR_ENGINES;
-    return true;
-}
-
-/* Whether it was said as often as its entry asks for, by one engine where they are told apart. */
-static bool is_often(const struct doctor_finding *f, const struct doctor_signature *s)
-{
-    uint32_t at, most = 0;
-
-    if (!engine_of(&f->numbers, &at))
-        return f->count >= s->times;
-    for (uint32_t i = 0; i < DOCTOR_ENGINES; i++)
-        most = f->of_engine[i] > most ? f->of_engine[i] : most;
-    return most >= s->times;
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
@@ -213,9 +182,9 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     f->last_line = s->line;
     if (rank < 64)
         f->ranks |= 1ull << rank;
-    keep_evidence(f, s->line, s->clean);
+    doctor_finding_keep(f, s->line, s->clean);
     take_numbers(s, p, &f->numbers);
-    if (engine_of(&f->numbers, &at))
+    if (doctor_finding_engine(&f->numbers, &at))
         f->of_engine[at]++;
 }
 
@@ -282,7 +251,7 @@ static void scan_clear(struct doctor_scan *s, const struct doctor_pattern *p)
     uint32_t at, any;
 
     take_numbers(s, p, &of);
-    if (!engine_of(&of, &at) || !engine_of(&f->numbers, &any)) {
+    if (!doctor_finding_engine(&of, &at) || !doctor_finding_engine(&f->numbers, &any)) {
         if (f->count - now < times)
             *f = (struct doctor_finding){.count = 0};
     } else if (f->of_engine[at] - (now && any == at) < times) {
@@ -412,7 +381,7 @@ static uint32_t add_named(struct doctor_scan *s, const struct doctor_signature *
     f->firm = f->happened = f->raised = true;
     f->count++;
     f->last_line = line;
-    keep_evidence(f, line, text);
+    doctor_finding_keep(f, line, text);
     return at;
 }
 
@@ -451,7 +420,8 @@ static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process 
 static bool is_explained(const struct doctor_scan *s)
 {
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count > 0 && is_often(&s->finding[i], &s->catalog->signatures[i]) &&
+        if (s->finding[i].count > 0 &&
+            doctor_finding_often(&s->finding[i], &s->catalog->signatures[i]) &&
             s->catalog->signatures[i].rank >= DOCTOR_CONSEQUENCE)
             return true;
     }
@@ -510,7 +480,8 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     if (decisive == TRACE_NONE)
         decisive = name_loud(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count == 0 || !is_often(&s->finding[i], &s->catalog->signatures[i]))
+        if (s->finding[i].count == 0 ||
+            !doctor_finding_often(&s->finding[i], &s->catalog->signatures[i]))
             continue;
         struct doctor_finding *f = &s->finding[s->finding_count++];
         if (f != &s->finding[i])
