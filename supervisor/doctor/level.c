@@ -105,15 +105,31 @@ static bool is_source(const char *line, size_t len)
     return false;
 }
 
+/* Whether `key` ends before `at`. */
+static bool follows(const char *line, const char *at, const char *key)
+{
+    size_t n = strlen(key);
+    return (size_t)(at - line) >= n && memcmp(at - n, key, n) == 0;
+}
+
+/* "level=WARN", not a setting that somebody is told to make ("KELP_LOG=WARN"). */
+static bool is_level_field(const char *line, const char *at)
+{
+    return follows(line, at, "level=") || follows(line, at, "lvl=") ||
+           follows(line, at, "severity=");
+}
+
 bool doctor_level_warning(const char *line, size_t len)
 {
     static const char word[] = "WARN", nccl[] = "NCCL ";
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     const char *at = line;
+    if (memmem(line, most, "level=warn", 10))
+        return true;
     while ((at = memmem(at, most - (size_t)(at - line), word, 4)) != NULL) {
         char before = at > line ? at[-1] : ' ', after = at + 4 < line + len ? at[4] : ' ';
-        bool own = at - line < 5 || memcmp(at - 5, nccl, 5) != 0;
-        if (own && memchr(" [=", before, 3) && (after == ' ' || after == ']'))
+        bool field = memchr(" [", before, 2) || is_level_field(line, at);
+        if (field && !follows(line, at, nccl) && (after == ' ' || after == ']'))
             return true;
         at += 4;
     }
@@ -426,9 +442,26 @@ static bool is_code(const char *line, size_t len)
            (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 
+/* Whether a level above a warning stands before `at`: the line is of that one. */
+static bool is_above(const char *line, size_t len, const char *at)
+{
+    static const char *const levels[] = {"ERROR", "CRITICAL", "FATAL"};
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *is = memmem(line, (size_t)(at - line), levels[i], strlen(levels[i]));
+        if (is && alone(line, len, is, strlen(levels[i])))
+            return true;
+    }
+    return false;
+}
+
 bool doctor_level_warns(const char *line, size_t len)
 {
-    return memmem(line, len, "WARN", 4) || memmem(line, len, "level=warn", 10);
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    const char *at = memmem(line, most, "WARN", 4);
+    if ((doctor_level_raises(line, len) && !doctor_level_quotes(line, len)) ||
+        (at && is_above(line, len, at)))
+        return false;
+    return doctor_level_warning(line, len) || (at && follows(line, at, " NCCL "));
 }
 
 bool doctor_level_loud(const char *line, size_t len)
@@ -476,25 +509,24 @@ bool doctor_level_class(const char *line, size_t len)
  * did; it explains nothing that came before. */
 bool doctor_level_echo(const char *line, size_t len)
 {
-    static const char *const words[] = {"CancelledError",
-                                        "EOFError",
-                                        "BrokenPipeError",
-                                        "SystemExit",
-                                        "KeyboardInterrupt",
-                                        "ExceptionGroup:",
-                                        "ZMQError",
-                                        "CalledProcessError",
-                                        "ActorDiedError",
-                                        "ChildFailedError",
-                                        "RayTaskError(",
-                                        "KeyError: '/mp-",
-                                        "KeyError: '/psm_",
-                                        "InterruptedException",
-                                        "NoSuchProcess",
-                                        "Error: Shard",
-                                        "Error: WebserverFailed"};
+    static const char *const words[] = {"CancelledError",    "EOFError",
+                                        "BrokenPipeError",   "SystemExit",
+                                        "KeyboardInterrupt", "ExceptionGroup:",
+                                        "ZMQError",          "CalledProcessError",
+                                        "ActorDiedError",    "ChildFailedError",
+                                        "RayTaskError(",     "KeyError: '/mp-",
+                                        "KeyError: '/psm_",  "InterruptedException",
+                                        "NoSuchProcess"};
+    /* text-generation-launcher's enum LauncherError, which is all that its last line says. */
+    static const char *const launcher[] = {"Error: ShardCannotStart", "Error: ShardFailed",
+                                           "Error: ShardDisconnected", "Error: WebserverFailed"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof(launcher) / sizeof(launcher[0]); i++) {
+        size_t n = strlen(launcher[i]);
+        if (len >= n && memcmp(line, launcher[i], n) == 0)
             return true;
     }
     return false;

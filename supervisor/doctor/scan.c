@@ -36,6 +36,8 @@ struct doctor_scan {
     struct doctor_numbers facts;
     enum doctor_phase phase;
     uint64_t line, works; /* the last, and that of the last request that was answered well */
+    uint64_t begin_line;  /* of this life */
+    uint64_t stop_line, older_stop; /* where it began to stop, 0: it did not; of the life before */
     uint32_t life;
     uint32_t early_life, late_life;   /* the last in which a line told its phase, +1 */
     bool eventful;                    /* this life has seen a failure */
@@ -193,8 +195,12 @@ static void begin_life(struct doctor_scan *s)
 {
     if (s->phase != DOCTOR_PHASE_STARTING || s->eventful || s->trace.count > 0)
         s->life += s->line > 1 || s->life > 0;
-    if (s->trace.count > 0)
+    if (s->trace.count > 0) {
         s->older = s->trace;
+        s->older_stop = s->stop_line;
+    }
+    s->begin_line = s->line;
+    s->stop_line = 0;
     s->trace = (struct doctor_trace){.count = 0};
     s->eventful = false;
     doctor_numbers_set(&s->facts, "is_loading", 0, false);
@@ -227,7 +233,11 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
         break;
     case PATTERN_READY: begin_serving(s); break;
     case PATTERN_WORKS: s->works = s->line; break;
-    case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
+    case PATTERN_STOP:
+        if (s->phase != DOCTOR_PHASE_STOPPING)
+            s->stop_line = s->line;
+        s->phase = DOCTOR_PHASE_STOPPING;
+        break;
     case PATTERN_EARLY:
         s->early_life = s->life + 1;
         if (s->phase == DOCTOR_PHASE_UNKNOWN)
@@ -428,23 +438,33 @@ static bool is_explained(const struct doctor_scan *s)
     return false;
 }
 
-/* What came to nothing: a warning or what follows from another process, where requests were
- * answered well after it or the server was told to stop; a warning also where it serves at the end.
- */
-static bool has_passed(const struct doctor_scan *s, uint64_t line, const char *text)
+/* Whether its life had begun to stop before that line. An engine that dies makes its server stop,
+ * too: a stop after the line does not count. */
+static bool was_stopping(const struct doctor_scan *s, uint64_t line)
+{
+    uint64_t stop = line >= s->begin_line ? s->stop_line : s->older_stop;
+    return stop > 0 && stop < line;
+}
+
+/* What came to nothing: a warning, where requests were answered well after it or the server has
+ * stopped since or serves at the end; what follows from another process, where requests were
+ * answered well after it or the server was stopping. raised: a traceback ends in the line. */
+static bool has_passed(const struct doctor_scan *s, uint64_t line, const char *text, bool raised)
 {
     size_t len = strlen(text);
-    bool warns = doctor_level_warns(text, len);
-    if (s->works > line || s->phase == DOCTOR_PHASE_STOPPING)
-        return warns || doctor_level_echo(text, len);
-    return warns && s->phase == DOCTOR_PHASE_READY;
+    if (doctor_level_echo(text, len) && (s->works > line || was_stopping(s, line)))
+        return true;
+    if (raised || !doctor_level_warns(text, len))
+        return false;
+    return s->works > line || s->phase == DOCTOR_PHASE_STOPPING ||
+           (s->phase == DOCTOR_PHASE_READY && doctor_level_warning(text, len));
 }
 
 /* The entry that a hint names for the first line that complains without an exception. */
 static uint32_t name_loud(struct doctor_scan *s)
 {
     const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
-    if (!t->loud_line || is_explained(s) || has_passed(s, t->loud_line, t->loud))
+    if (!t->loud_line || is_explained(s) || has_passed(s, t->loud_line, t->loud, false))
         return TRACE_NONE;
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
@@ -532,7 +552,9 @@ static struct doctor_decisive decisive_line(const struct doctor_scan *s)
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
 {
     struct doctor_decisive d = decisive_line(s);
-    if (!d.known && has_passed(s, d.line, d.text)) {
+    const struct trace_process *p = first_process(s);
+    bool raised = p && d.text == p->text && !p->plain;
+    if (!d.known && has_passed(s, d.line, d.text, raised)) {
         d.line = 0;
         d.text = "";
         d.probably = DOCTOR_CLASSES;
