@@ -307,6 +307,26 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
     }
 }
 
+static const struct doctor_signature *named_by(const struct doctor_scan *s,
+                                               const struct doctor_hint *h)
+{
+    return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
+}
+
+/* An exception whose words say little gives way to the engine's own that is raised from it, where a
+ * hint knows that one at least as well. */
+static void unchain_weak(struct doctor_scan *s, size_t len)
+{
+    const struct doctor_signature *all = s->catalog->signatures;
+    struct trace_process outer, *inner = doctor_trace_from(&s->trace, s->clean, len, &outer);
+    if (!inner || all[inner->signature].rank >= CERTAIN)
+        return;
+    const struct doctor_signature *named =
+        named_by(s, doctor_hint_of_process(s->catalog, &outer, s->match, s->context));
+    if (named && named->rank >= all[inner->signature].rank)
+        inner->chained = false;
+}
+
 static void scan_line(void *ctx, const char *line, size_t len)
 {
     struct doctor_scan *s = ctx;
@@ -341,8 +361,11 @@ static void scan_line(void *ctx, const char *line, size_t len)
         doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
     bool told_to = ends_by_order(s, len);
-    if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE))
+    if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE)) {
+        if (s->line_best == TRACE_NONE)
+            unchain_weak(s, len);
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
+    }
     if (s->frame)
         doctor_trace_frame(&s->trace, s->clean, len);
     if (s->causes)
@@ -393,12 +416,6 @@ static uint32_t add_named(struct doctor_scan *s, const struct doctor_signature *
     f->last_line = line;
     doctor_finding_keep(f, line, text);
     return at;
-}
-
-static const struct doctor_signature *named_by(const struct doctor_scan *s,
-                                               const struct doctor_hint *h)
-{
-    return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
 }
 
 /* Words of a kind in a line that only follows from another: they are not the cause's. Ray's line

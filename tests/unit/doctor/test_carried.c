@@ -67,6 +67,11 @@ static void test_wrappers(void **state)
 #define UNKNOWN "kelp.errors.WeedError: no weed\n"
 #define INNER   "ValueError: Cannot determine model snapshot path\n"
     assert_is(INNER WRAPS UNKNOWN, "kind-files");
+    /* A weak one gives way to what an engine raises from it, where that is known as well. */
+    assert_is("KeyError: 'reef'\n" WRAPS "Traceback (most recent call last):\n"
+              "  File \"/x/site-packages/vllm/config/tide.py\", line 7, in __post_init__\n"
+              "ValueError: tide of 7 is no depth\n",
+              "engine-refuses");
     /* Not where it is not raised from it, nor from what only says that a task has ended. */
     static const char *const others[] = {INNER UNKNOWN,
                                          INNER "asyncio.exceptions.CancelledError\n" WRAPS UNKNOWN};
