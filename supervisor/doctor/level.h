@@ -14,8 +14,9 @@ bool doctor_level_raises(const char *line, size_t len);
 bool doctor_level_quotes(const char *line, size_t len);
 /* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
 bool doctor_level_mild(const char *line, size_t len);
-/* "INFO" or "DEBUG" there, and an option or its value: what may happen is named, nothing has. */
-bool doctor_level_option(const char *line, size_t len);
+/* "INFO" or "DEBUG" there, and the words from byte `at` to `end` lie in an option or its value:
+ * what may happen is named, nothing has. */
+bool doctor_level_option(const char *line, size_t len, size_t at, size_t end);
 /* What follows when another process or task has ended. */
 bool doctor_level_echo(const char *line, size_t len);
 /* Such a line that names no exception and no abort, only "error: ". */

@@ -175,7 +175,8 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->numbers.count = 0;
     }
     f->outlived = false;
-    f->happened |= !doctor_level_option(s->clean, len);
+    const PCRE2_SIZE *match = pcre2_get_ovector_pointer(s->match);
+    f->happened |= !doctor_level_option(s->clean, len, match[0], match[1]);
     f->firm |= !doctor_level_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
     f->raised |= doctor_level_raises(s->clean, len) && !doctor_level_quotes(s->clean, len) &&
                  !ends_by_order(s, len);

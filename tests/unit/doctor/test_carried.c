@@ -88,12 +88,19 @@ static void test_not_said(void **state)
     (void)state;
     static const char *const lines[] = {"Failed requests:                         0",
                                         "| Failed requests   | 0          |",
-                                        "kelp: done, errors=0, failures=0", "    failed += 1",
+                                        "kelp: done, errors=0, failures=0",
+                                        "failed_requests_total 0",
+                                        "Failed inference requests: 0",
+                                        "    failed += 1",
                                         "  throw kelp::weed_failed(strerror(errno));"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         assert_is(lines[i], "");
-    static const char *const said[] = {"Failed requests: 7", "kelp failed: 0 of 7 weeds",
-                                       "error: kelp has failed (7);"};
+    static const char *const said[] = {
+        "Failed requests: 7",           "kelp failed: 0 of 7 weeds",
+        "error: kelp has failed (7);",  "reef: tide failed (out of water);",
+        "reef: cannot open device = 0", "reef failed on rank=0, ending",
+        "reef: failed node count: 0",   "Failed to reach GPU: 0",
+        "Failed warm up requests: 0"};
     for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
         struct scanned s = scan_pieces(said[i], 512);
         assert_true(doctor_scan_decisive(s.scan).line == 1);
@@ -108,16 +115,18 @@ static void test_options(void **state)
     static const struct {
         const char *said;
         bool explains;
-    } cases[] = {{": kelp_timeout=600", false},
-                 {": see --kelp-timeout", false},
-                 {" after 600 s", true},
-                 {" after 600 s (pid=7)", false}};
+    } cases[] = {{"args: RAY_CGRAPH_get_timeout=600, seed=7", false},
+                 {"args: cgraph.RAY_CGRAPH_get_timeout=600", false},
+                 {"NCCL watchdog timeout: tide=600", true},
+                 {"NCCL watchdog timeout: see --tide-timeout", true},
+                 {"NCCL watchdog timeout after 600 s (pid=7)", true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
-        (void)snprintf(text, sizeof(text), "%s(Kelp pid=7) %s NCCL watchdog timeout%s\n",
-                       BEGIN READY, "INFO 11-20 10:00:00 [kelp.py:1]", cases[i].said);
+        (void)snprintf(text, sizeof(text), "%s%s(Kelp pid=7) %s %s\n", BEGIN, READY,
+                       "INFO 11-20 10:00:00 [kelp.py:1]", cases[i].said);
         struct scanned s = scan_pieces(text, 512);
-        assert_true(s.count > 0 && s.f[0].explains == cases[i].explains);
+        if (!(s.count > 0 && s.f[0].explains == cases[i].explains))
+            fail_msg("%s", cases[i].said);
         doctor_scan_free(s.scan);
     }
     assert_is("Traceback (most recent call last):\n  File \"/srv/kelp.py\", line 7, in weed\n"
