@@ -55,6 +55,14 @@ static void test_pipes(void **state)
     assert_is("2026-11-20T10:00:00,053 [INFO ] W-9001-kelp_1.0 org.kelp.Weed - Worker says "
               "ModuleNotFoundError: No module named 'kelp'\n" ANSWER,
               "");
+    /* Nor is a prompt one that looks so, nor a thread's name behind a space. */
+#define SAID "-stdout REEF_LOG - ModuleNotFoundError: No module named 'coral'"
+    assert_is("2026-11-20 10:00:00,007 [DEBUG] reef: Received request 7: prompt: \"] W-7" SAID
+              "\"\n",
+              "");
+    assert_is("2026-11-20 10:00:00,007 reef: \"it says ] W-7" SAID "\"\n", "");
+    assert_is(
+        "2026-11-20T10:00:00,007 [INFO ] W-7-reef org.reef.Coral - prompt \"] W-7" SAID "\"\n", "");
 }
 
 /* The words of a launcher or of an outer exception do not take the place of the cause. */
@@ -169,6 +177,23 @@ static void test_ignored(void **state)
     doctor_scan_free(s.scan);
 }
 
+/* What a user wrote, and what a program calls so beside the build of an image. */
+static void test_users_words(void **state)
+{
+    (void)state;
+#define MISSING "FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'"
+    assert_is(MISSING "\n", "program-missing");
+    assert_is(
+        "INFO 11-20 10:00:00 [reef.py:7] messages: [{\"role\": \"tool\", \"content\": \"" MISSING
+        "\"}]\n",
+        "");
+    assert_is(" => ERROR [tide 3/7] RUN ./ebb", "build-broke");
+    assert_is(" => ERROR [internal] load metadata for docker.io/reef/tide:7", "build-broke");
+    struct scanned s = scan_pieces("reef 7: state FLOOD => ERROR [ebb]\n", 512);
+    assert_true(s.count == 0);
+    doctor_scan_free(s.scan);
+}
+
 static void test_wide(void **state)
 {
     (void)state;
@@ -194,6 +219,6 @@ int main(void)
         cmocka_unit_test(test_pipes),   cmocka_unit_test(test_wrappers),
         cmocka_unit_test(test_options), cmocka_unit_test(test_not_said),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_ignored),
-        cmocka_unit_test(test_wide)};
+        cmocka_unit_test(test_wide),    cmocka_unit_test(test_users_words)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
