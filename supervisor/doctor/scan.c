@@ -383,6 +383,11 @@ void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
     doctor_split_feed(&s->split, bytes, len, scan_line, s);
 }
 
+void doctor_scan_next_file(struct doctor_scan *s)
+{
+    (void)doctor_split_end(&s->split, scan_line, s); /* a lack of memory is told at the finish */
+}
+
 /* ---- the whole ---- */
 
 static enum doctor_phase phase_of(const struct doctor_scan *s, const struct doctor_finding *f)
