@@ -142,7 +142,10 @@ static void progress(struct reading *r, int64_t at, int64_t of)
 static void diagnose_take(void *ctx, const char *bytes, size_t len)
 {
     struct reading *r = ctx;
-    doctor_scan_feed(r->scan, bytes, len);
+    if (len == 0) /* untar_feed(): a file of the archive ends */
+        doctor_scan_next_file(r->scan);
+    else
+        doctor_scan_feed(r->scan, bytes, len);
 }
 
 static void take_block(struct reading *r, const char *block, size_t len, bool first)
@@ -234,6 +237,7 @@ static int read_part(void *ctx, const char *file)
     struct reading *r = ctx;
     int code = read_file(r, file);
     doctor_scan_feed(r->scan, "\n", 1); /* no line spans two files */
+    doctor_scan_next_file(r->scan);
     return code;
 }
 

@@ -47,3 +47,10 @@ struct doctor_finding {
     uint32_t help_count;
     char flag[DOCTOR_FLAG]; /* "--max-num-seqs": the flag that its line names, "": none or many */
 };
+
+/* Adds a line to its evidence. */
+void doctor_finding_keep(struct doctor_finding *f, uint64_t line, const char *text);
+/* The place in of_engine that the numbers name; false: they name no engine. */
+bool doctor_finding_engine(const struct doctor_numbers *n, uint32_t *ret_at);
+/* Whether it was said as often as its entry asks for, by one engine where they are told apart. */
+bool doctor_finding_often(const struct doctor_finding *f, const struct doctor_signature *s);

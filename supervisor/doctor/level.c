@@ -7,11 +7,13 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "supervisor/doctor/lines.h"
 
 #define PREFIX_MOST  140 /* bytes in which a prefix has its level */
 #define COUNTER_MOST 32  /* of the name of a counter after a word */
+#define PLACES_MOST  16  /* of a line where an exception is looked for: each walks the line */
 
 static bool in_name(char c)
 {
@@ -38,7 +40,7 @@ static bool at_place(const char *line, size_t from)
 /* "ValueError: ...", "MemoryError", "torch.OutOfMemoryError('...": the class ends here. */
 static const char *find_exception(const char *line, size_t len, const char *word)
 {
-    size_t n = strlen(word);
+    size_t n = strlen(word), places = 0;
     for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), word, n)) != NULL;) {
         size_t from = (size_t)(at - line), end = from + n;
         at += n;
@@ -50,6 +52,8 @@ static const char *find_exception(const char *line, size_t len, const char *word
         if (isupper((unsigned char)line[from]) || memchr(line + from, '.', end - from)) {
             if (at_place(line, from))
                 return line + from;
+            if (++places == PLACES_MOST)
+                return NULL;
         }
     }
     return NULL;
@@ -105,15 +109,31 @@ static bool is_source(const char *line, size_t len)
     return false;
 }
 
+/* Whether `key` ends before `at`. */
+static bool follows(const char *line, const char *at, const char *key)
+{
+    size_t n = strlen(key);
+    return (size_t)(at - line) >= n && memcmp(at - n, key, n) == 0;
+}
+
+/* "level=WARN", not a setting that somebody is told to make ("KELP_LOG=WARN"). */
+static bool is_level_field(const char *line, const char *at)
+{
+    return follows(line, at, "level=") || follows(line, at, "lvl=") ||
+           follows(line, at, "severity=");
+}
+
 bool doctor_level_warning(const char *line, size_t len)
 {
     static const char word[] = "WARN", nccl[] = "NCCL ";
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     const char *at = line;
+    if (memmem(line, most, "level=warn", 10))
+        return true;
     while ((at = memmem(at, most - (size_t)(at - line), word, 4)) != NULL) {
         char before = at > line ? at[-1] : ' ', after = at + 4 < line + len ? at[4] : ' ';
-        bool own = at - line < 5 || memcmp(at - 5, nccl, 5) != 0;
-        if (own && memchr(" [=", before, 3) && (after == ' ' || after == ']'))
+        bool field = memchr(" [", before, 2) || is_level_field(line, at);
+        if (field && !follows(line, at, nccl) && (after == ' ' || after == ']'))
             return true;
         at += 4;
     }
@@ -238,26 +258,35 @@ static bool is_letter_mild(const char *line, size_t len)
     return false;
 }
 
-/* "--kelp", "kelp_timeout=600". */
-static bool names_option(const char *line, size_t len)
+static bool ends_option(char c)
 {
-    for (const char *at = line + 1; at + 2 < line + len; at++) {
-        bool flag = at[-1] == ' ' && at[0] == '-' && at[1] == '-' && islower((unsigned char)at[2]);
-        bool value = at[0] == '=' && islower((unsigned char)at[-1]) && at[1] != ' ';
-        if (flag || value)
-            return true;
-    }
-    return false;
+    return c == ' ' || c == ',' || c == '(' || c == ')' || c == '[' || c == ']';
 }
 
-bool doctor_level_option(const char *line, size_t len)
+/* Whether the words from `at` on lie in one "--kelp" or "kelp_timeout=600". */
+static bool in_option(const char *line, size_t len, size_t at, size_t end)
+{
+    size_t from = at, to = at;
+    while (from > 0 && !ends_option(line[from - 1]))
+        from--;
+    while (to < len && !ends_option(line[to]))
+        to++;
+    if (at >= end || end > to || to - from < 3)
+        return false;
+    if (line[from] == '-' && line[from + 1] == '-' && islower((unsigned char)line[from + 2]))
+        return true;
+    const char *equals = memchr(line + from + 1, '=', to - from - 1);
+    return equals && isalnum((unsigned char)equals[-1]) && equals + 1 < line + to;
+}
+
+bool doctor_level_option(const char *line, size_t len, size_t at, size_t end)
 {
     static const char *const levels[] = {"INFO", "DEBUG"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
-        const char *at = memmem(line, most, levels[i], strlen(levels[i]));
-        if (at && alone(line, len, at, strlen(levels[i])))
-            return names_option(at, (size_t)(line + len - at));
+        const char *level = memmem(line, most, levels[i], strlen(levels[i]));
+        if (level && alone(line, len, level, strlen(levels[i])))
+            return in_option(line, len, at, end);
     }
     return false;
 }
@@ -342,8 +371,49 @@ static bool is_silent(const char *line, size_t len)
     return false;
 }
 
+/* Whether `name` (what stands between a word and a number) is a counter's: nothing but the rest of
+ * the word, or what is counted, with at most one word before it. */
+static bool is_counter(const char *name, size_t len)
+{
+    static const char counted[] =
+        " request requests task tasks job jobs item items sample samples test tests query queries "
+        "call calls response responses prompt prompts connection connections attempt attempts "
+        "retries errors failures count counts total number ";
+    size_t words = 0, from = 0;
+    while (len > 0 && (name[len - 1] == ' ' || name[len - 1] == '_'))
+        len--;
+    for (size_t i = 1; i < len; i++) { /* a word begins behind a gap; the rest of a word does not */
+        if ((name[i - 1] == ' ' || name[i - 1] == '_') && isalpha((unsigned char)name[i])) {
+            words++;
+            from = i;
+        }
+    }
+    char last[COUNTER_MOST + 3] = " ";
+    size_t n = len - from;
+    if (words == 0)
+        return len == 0 || (name[0] != ' ' && name[0] != '_');
+    for (size_t i = 0; i < n; i++)
+        last[i + 1] = (char)tolower((unsigned char)name[from + i]);
+    last[n + 1] = ' ';
+    return words <= 2 && strstr(counted, last);
+}
+
+/* Whether words of a place or an aim stand in it: "failed on total" is no counter. */
+static bool names_place(const char *name, size_t len)
+{
+    static const char *const words[] = {"rank", "device", "gpu", "node", " on ", " to ", " for "};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        size_t n = strlen(words[i]);
+        for (size_t at = 0; at + n <= len; at++) {
+            if (strncasecmp(name + at, words[i], n) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
 /* "Failed requests  | 0 |", "failures=0": what follows a word makes it a counter that has counted
- * none. */
+ * none. Ranks and devices are counted from 0: "failed on rank: 0" says which. */
 static bool counts_none(const char *at, const char *end)
 {
     const char *word = at;
@@ -351,9 +421,13 @@ static bool counts_none(const char *at, const char *end)
            (isalpha((unsigned char)*at) || *at == '_' || *at == ' '))
         at++;
     const char *sign = at;
+    while (sign > word && sign[-1] == ' ')
+        sign--;
+    size_t name = (size_t)(sign - word);
+    at = sign;
     while (at < end && memchr(":=| ", *at, 4))
         at++;
-    if (at == sign || at == end || *at != '0')
+    if (at == sign || at == end || *at != '0' || !is_counter(word, name) || names_place(word, name))
         return false;
     for (at++; at < end && *at == ' ';)
         at++;
@@ -414,8 +488,9 @@ static bool is_statement(const char *line, size_t len)
     if (len - name > 4 &&
         (memcmp(line + name, " += ", 4) == 0 || memcmp(line + name, " -= ", 4) == 0))
         return true;
+    const char *call = memchr(line, '(', len); /* a space before it makes it prose */
     return len > 2 && memcmp(line + len - 2, ");", 2) == 0 && isalpha((unsigned char)line[from]) &&
-           !memmem(line, len, "rror: ", 6);
+           call && call > line && in_name(call[-1]) && !memmem(line, len, "rror: ", 6);
 }
 
 /* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
@@ -426,9 +501,26 @@ static bool is_code(const char *line, size_t len)
            (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 
+/* Whether a level above a warning stands before `at`: the line is of that one. */
+static bool is_above(const char *line, size_t len, const char *at)
+{
+    static const char *const levels[] = {"ERROR", "CRITICAL", "FATAL"};
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *is = memmem(line, (size_t)(at - line), levels[i], strlen(levels[i]));
+        if (is && alone(line, len, is, strlen(levels[i])))
+            return true;
+    }
+    return false;
+}
+
 bool doctor_level_warns(const char *line, size_t len)
 {
-    return memmem(line, len, "WARN", 4) || memmem(line, len, "level=warn", 10);
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    const char *at = memmem(line, most, "WARN", 4);
+    if ((doctor_level_raises(line, len) && !doctor_level_quotes(line, len)) ||
+        (at && is_above(line, len, at)))
+        return false;
+    return doctor_level_warning(line, len) || (at && follows(line, at, " NCCL "));
 }
 
 bool doctor_level_loud(const char *line, size_t len)
@@ -476,25 +568,24 @@ bool doctor_level_class(const char *line, size_t len)
  * did; it explains nothing that came before. */
 bool doctor_level_echo(const char *line, size_t len)
 {
-    static const char *const words[] = {"CancelledError",
-                                        "EOFError",
-                                        "BrokenPipeError",
-                                        "SystemExit",
-                                        "KeyboardInterrupt",
-                                        "ExceptionGroup:",
-                                        "ZMQError",
-                                        "CalledProcessError",
-                                        "ActorDiedError",
-                                        "ChildFailedError",
-                                        "RayTaskError(",
-                                        "KeyError: '/mp-",
-                                        "KeyError: '/psm_",
-                                        "InterruptedException",
-                                        "NoSuchProcess",
-                                        "Error: Shard",
-                                        "Error: WebserverFailed"};
+    static const char *const words[] = {"CancelledError",    "EOFError",
+                                        "BrokenPipeError",   "SystemExit",
+                                        "KeyboardInterrupt", "ExceptionGroup:",
+                                        "ZMQError",          "CalledProcessError",
+                                        "ActorDiedError",    "ChildFailedError",
+                                        "RayTaskError(",     "KeyError: '/mp-",
+                                        "KeyError: '/psm_",  "InterruptedException",
+                                        "NoSuchProcess"};
+    /* text-generation-launcher's enum LauncherError, which is all that its last line says. */
+    static const char *const launcher[] = {"Error: ShardCannotStart", "Error: ShardFailed",
+                                           "Error: ShardDisconnected", "Error: WebserverFailed"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof(launcher) / sizeof(launcher[0]); i++) {
+        size_t n = strlen(launcher[i]);
+        if (len >= n && memcmp(line, launcher[i], n) == 0)
             return true;
     }
     return false;

@@ -106,26 +106,37 @@ static size_t compose_prefix(const char *line, size_t len)
     return i + 1 + (i + 1 < len && line[i + 1] == ' ');
 }
 
+static bool ends_with(const char *line, size_t len, const char *word)
+{
+    size_t n = strlen(word);
+    return len >= n && memcmp(line + len - n, word, n) == 0;
+}
+
 /* Bytes of what TorchServe writes in front of a line that a worker has written itself:
  * "2023-02-08T14:59:53 [INFO ] W-9000-kelp_1.0-stdout MODEL_LOG - ". The level there is that of the
  * pipe, INFO for stdout and WARN for stderr, whatever the line says. 0: none. */
 static size_t pipe_prefix(const char *line, size_t len)
 {
-    static const char *const pipes[] = {"-stdout ", "-stderr "};
+    static const char thread[] = "] W-";
     size_t most = len < PIPE_WITHIN ? len : PIPE_WITHIN;
     const char *end = line + len;
     if (len == 0 || !isdigit((unsigned char)line[0])) /* of a date */
         return 0;
-    const char *thread = memmem(line, most, "] W-", 4);
-    for (size_t i = 0; thread && i < sizeof(pipes) / sizeof(pipes[0]); i++) {
-        const char *at = memmem(thread, most - (size_t)(thread - line), pipes[i], 8);
-        size_t room = at ? (size_t)(end - at) : 0;
-        const char *dash =
-            at ? memmem(at, room < PIPE_LOGGER ? room : PIPE_LOGGER, " - ", 3) : NULL;
-        if (dash)
-            return (size_t)(dash + 3 - line);
-    }
-    return 0;
+    /* Only the level stands in brackets before it: a prompt may hold the rest, too. */
+    const char *at = memchr(line, ']', most);
+    if (!at || end - at < 4 || memcmp(at, thread, 4) != 0 || memchr(line, '"', (size_t)(at - line)))
+        return 0;
+    at += 2;
+    const char *name = memchr(at, ' ', most - (size_t)(at - line));
+    if (!name || !(ends_with(at, (size_t)(name - at), "-stdout") ||
+                   ends_with(at, (size_t)(name - at), "-stderr")))
+        return 0;
+    name++;
+    size_t room = (size_t)(end - name);
+    const char *dash = memchr(name, ' ', room < PIPE_LOGGER ? room : PIPE_LOGGER);
+    if (!dash || end - dash < 3 || memcmp(dash, " - ", 3) != 0)
+        return 0;
+    return (size_t)(dash + 3 - line);
 }
 
 /* Whether a member "error" of an object says anything: its value is an object or has text. Access
@@ -229,12 +240,6 @@ uint32_t doctor_line_rank(const char *line, size_t len)
             return rank;
     }
     return DOCTOR_NO_RANK;
-}
-
-static bool ends_with(const char *line, size_t len, const char *word)
-{
-    size_t n = strlen(word);
-    return len >= n && memcmp(line + len - n, word, n) == 0;
 }
 
 /* Whether the quote at `at` opens what the program says itself: so does one that opens the line, as

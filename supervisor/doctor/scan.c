@@ -36,6 +36,8 @@ struct doctor_scan {
     struct doctor_numbers facts;
     enum doctor_phase phase;
     uint64_t line, works; /* the last, and that of the last request that was answered well */
+    uint64_t begin_line;  /* of this life */
+    uint64_t stop_line, older_stop; /* where it began to stop, 0: it did not; of the life before */
     uint32_t life;
     uint32_t early_life, late_life;   /* the last in which a line told its phase, +1 */
     bool eventful;                    /* this life has seen a failure */
@@ -136,14 +138,6 @@ static void take_numbers(struct doctor_scan *s, const struct doctor_pattern *p,
     }
 }
 
-static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *text)
-{
-    uint32_t i =
-        f->evidence_count < DOCTOR_EVIDENCE_MOST ? f->evidence_count++ : DOCTOR_EVIDENCE_MOST - 1;
-    f->evidence[i].line = line;
-    doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
-}
-
 /* A closed connection or the like, once it has begun to stop, or what Python ignores then, as
  * destructors run: it was told to. */
 static bool ends_by_order(const struct doctor_scan *s, size_t len)
@@ -158,29 +152,6 @@ static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *
     return (s->phase == DOCTOR_PHASE_STOPPING && said->cls == DOCTOR_SIGNAL &&
             said->rank <= STOP_RANK) ||
            ends_by_order(s, len);
-}
-
-/* The place of the engine that the numbers name; false: none is named. */
-static bool engine_of(const struct doctor_numbers *n, uint32_t *ret_at)
-{
-    double x = 0;
-
-    if (!doctor_numbers_lookup(n, "engine", &x) || !(x >= 0 && x < UINT32_MAX))
-        return false;
-    *ret_at = (uint32_t)x % DOCTOR_ENGINES;
-    return true;
-}
-
-/* Whether it was said as often as its entry asks for, by one engine where they are told apart. */
-static bool is_often(const struct doctor_finding *f, const struct doctor_signature *s)
-{
-    uint32_t at, most = 0;
-
-    if (!engine_of(&f->numbers, &at))
-        return f->count >= s->times;
-    for (uint32_t i = 0; i < DOCTOR_ENGINES; i++)
-        most = f->of_engine[i] > most ? f->of_engine[i] : most;
-    return most >= s->times;
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
@@ -204,7 +175,8 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->numbers.count = 0;
     }
     f->outlived = false;
-    f->happened |= !doctor_level_option(s->clean, len);
+    const PCRE2_SIZE *match = pcre2_get_ovector_pointer(s->match);
+    f->happened |= !doctor_level_option(s->clean, len, match[0], match[1]);
     f->firm |= !doctor_level_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
     f->raised |= doctor_level_raises(s->clean, len) && !doctor_level_quotes(s->clean, len) &&
                  !ends_by_order(s, len);
@@ -213,9 +185,9 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     f->last_line = s->line;
     if (rank < 64)
         f->ranks |= 1ull << rank;
-    keep_evidence(f, s->line, s->clean);
+    doctor_finding_keep(f, s->line, s->clean);
     take_numbers(s, p, &f->numbers);
-    if (engine_of(&f->numbers, &at))
+    if (doctor_finding_engine(&f->numbers, &at))
         f->of_engine[at]++;
 }
 
@@ -224,8 +196,12 @@ static void begin_life(struct doctor_scan *s)
 {
     if (s->phase != DOCTOR_PHASE_STARTING || s->eventful || s->trace.count > 0)
         s->life += s->line > 1 || s->life > 0;
-    if (s->trace.count > 0)
+    if (s->trace.count > 0) {
         s->older = s->trace;
+        s->older_stop = s->stop_line;
+    }
+    s->begin_line = s->line;
+    s->stop_line = 0;
     s->trace = (struct doctor_trace){.count = 0};
     s->eventful = false;
     doctor_numbers_set(&s->facts, "is_loading", 0, false);
@@ -258,7 +234,11 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
         break;
     case PATTERN_READY: begin_serving(s); break;
     case PATTERN_WORKS: s->works = s->line; break;
-    case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
+    case PATTERN_STOP:
+        if (s->phase != DOCTOR_PHASE_STOPPING)
+            s->stop_line = s->line;
+        s->phase = DOCTOR_PHASE_STOPPING;
+        break;
     case PATTERN_EARLY:
         s->early_life = s->life + 1;
         if (s->phase == DOCTOR_PHASE_UNKNOWN)
@@ -282,7 +262,7 @@ static void scan_clear(struct doctor_scan *s, const struct doctor_pattern *p)
     uint32_t at, any;
 
     take_numbers(s, p, &of);
-    if (!engine_of(&of, &at) || !engine_of(&f->numbers, &any)) {
+    if (!doctor_finding_engine(&of, &at) || !doctor_finding_engine(&f->numbers, &any)) {
         if (f->count - now < times)
             *f = (struct doctor_finding){.count = 0};
     } else if (f->of_engine[at] - (now && any == at) < times) {
@@ -328,6 +308,26 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
     }
 }
 
+static const struct doctor_signature *named_by(const struct doctor_scan *s,
+                                               const struct doctor_hint *h)
+{
+    return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
+}
+
+/* An exception whose words say little gives way to the engine's own that is raised from it, where a
+ * hint knows that one at least as well. */
+static void unchain_weak(struct doctor_scan *s, size_t len)
+{
+    const struct doctor_signature *all = s->catalog->signatures;
+    struct trace_process outer, *inner = doctor_trace_from(&s->trace, s->clean, len, &outer);
+    if (!inner || all[inner->signature].rank >= CERTAIN)
+        return;
+    const struct doctor_signature *named =
+        named_by(s, doctor_hint_of_process(s->catalog, &outer, s->match, s->context));
+    if (named && named->rank >= all[inner->signature].rank)
+        inner->chained = false;
+}
+
 static void scan_line(void *ctx, const char *line, size_t len)
 {
     struct doctor_scan *s = ctx;
@@ -362,8 +362,11 @@ static void scan_line(void *ctx, const char *line, size_t len)
         doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
     bool told_to = ends_by_order(s, len);
-    if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE))
+    if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE)) {
+        if (s->line_best == TRACE_NONE)
+            unchain_weak(s, len);
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
+    }
     if (s->frame)
         doctor_trace_frame(&s->trace, s->clean, len);
     if (s->causes)
@@ -378,6 +381,11 @@ static void scan_line(void *ctx, const char *line, size_t len)
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
 {
     doctor_split_feed(&s->split, bytes, len, scan_line, s);
+}
+
+void doctor_scan_next_file(struct doctor_scan *s)
+{
+    (void)doctor_split_end(&s->split, scan_line, s); /* a lack of memory is told at the finish */
 }
 
 /* ---- the whole ---- */
@@ -412,14 +420,8 @@ static uint32_t add_named(struct doctor_scan *s, const struct doctor_signature *
     f->firm = f->happened = f->raised = true;
     f->count++;
     f->last_line = line;
-    keep_evidence(f, line, text);
+    doctor_finding_keep(f, line, text);
     return at;
-}
-
-static const struct doctor_signature *named_by(const struct doctor_scan *s,
-                                               const struct doctor_hint *h)
-{
-    return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
 }
 
 /* Words of a kind in a line that only follows from another: they are not the cause's. Ray's line
@@ -451,30 +453,41 @@ static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process 
 static bool is_explained(const struct doctor_scan *s)
 {
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count > 0 && is_often(&s->finding[i], &s->catalog->signatures[i]) &&
+        if (s->finding[i].count > 0 &&
+            doctor_finding_often(&s->finding[i], &s->catalog->signatures[i]) &&
             s->catalog->signatures[i].rank >= DOCTOR_CONSEQUENCE)
             return true;
     }
     return false;
 }
 
-/* What came to nothing: a warning or what follows from another process, where requests were
- * answered well after it or the server was told to stop; a warning also where it serves at the end.
- */
-static bool has_passed(const struct doctor_scan *s, uint64_t line, const char *text)
+/* Whether its life had begun to stop before that line. An engine that dies makes its server stop,
+ * too: a stop after the line does not count. */
+static bool was_stopping(const struct doctor_scan *s, uint64_t line)
+{
+    uint64_t stop = line >= s->begin_line ? s->stop_line : s->older_stop;
+    return stop > 0 && stop < line;
+}
+
+/* What came to nothing: a warning, where requests were answered well after it or the server has
+ * stopped since or serves at the end; what follows from another process, where requests were
+ * answered well after it or the server was stopping. raised: a traceback ends in the line. */
+static bool has_passed(const struct doctor_scan *s, uint64_t line, const char *text, bool raised)
 {
     size_t len = strlen(text);
-    bool warns = doctor_level_warns(text, len);
-    if (s->works > line || s->phase == DOCTOR_PHASE_STOPPING)
-        return warns || doctor_level_echo(text, len);
-    return warns && s->phase == DOCTOR_PHASE_READY;
+    if (doctor_level_echo(text, len) && (s->works > line || was_stopping(s, line)))
+        return true;
+    if (raised || !doctor_level_warns(text, len))
+        return false;
+    return s->works > line || s->phase == DOCTOR_PHASE_STOPPING ||
+           (s->phase == DOCTOR_PHASE_READY && doctor_level_warning(text, len));
 }
 
 /* The entry that a hint names for the first line that complains without an exception. */
 static uint32_t name_loud(struct doctor_scan *s)
 {
     const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
-    if (!t->loud_line || is_explained(s) || has_passed(s, t->loud_line, t->loud))
+    if (!t->loud_line || is_explained(s) || has_passed(s, t->loud_line, t->loud, false))
         return TRACE_NONE;
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
@@ -510,7 +523,8 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     if (decisive == TRACE_NONE)
         decisive = name_loud(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count == 0 || !is_often(&s->finding[i], &s->catalog->signatures[i]))
+        if (s->finding[i].count == 0 ||
+            !doctor_finding_often(&s->finding[i], &s->catalog->signatures[i]))
             continue;
         struct doctor_finding *f = &s->finding[s->finding_count++];
         if (f != &s->finding[i])
@@ -561,7 +575,9 @@ static struct doctor_decisive decisive_line(const struct doctor_scan *s)
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
 {
     struct doctor_decisive d = decisive_line(s);
-    if (!d.known && has_passed(s, d.line, d.text)) {
+    const struct trace_process *p = first_process(s);
+    bool raised = p && d.text == p->text && !p->plain;
+    if (!d.known && has_passed(s, d.line, d.text, raised)) {
         d.line = 0;
         d.text = "";
         d.probably = DOCTOR_CLASSES;

@@ -25,6 +25,8 @@ void doctor_scan_free(struct doctor_scan *s);
 /* What is known from elsewhere when the log does not say; before feeding. */
 void doctor_scan_phase(struct doctor_scan *s, enum doctor_phase phase);
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len);
+/* What is fed next is of another file of the same log. */
+void doctor_scan_next_file(struct doctor_scan *s);
 /* After the last byte: what was found, the main finding first. Valid until the scan is freed.
  * -ENOMEM. */
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,

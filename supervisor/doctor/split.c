@@ -1,7 +1,7 @@
 /*
  * Lines of a log, see split.h. A line that lies whole in what was fed is passed on where it is;
- * only one that spans two reads is copied. What a catalog looks for is ASCII, so of UTF-16 the
- * bytes that are not 0 are enough.
+ * only one that spans two reads is copied. UTF-16 becomes UTF-8 first; a character beyond its first
+ * plane becomes one '?', since no pattern of a catalog holds one.
  */
 #include "supervisor/doctor/split.h"
 
@@ -9,6 +9,12 @@
 #include <string.h>
 
 #include "supervisor/doctor/lines.h"
+
+#define DECODED_MOST 512 /* bytes that are decoded at once */
+#define UNIT_BYTES   3   /* of UTF-8 that one unit of UTF-16 becomes at most */
+#define MARK_LEAST   0xfeu
+#define MARK_SUM     (0xfeu + 0xffu) /* of the bytes of a mark, in either order */
+#define MARK         0xfeffu
 
 static void feed(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
                  void *ctx)
@@ -31,30 +37,98 @@ static void feed(struct doctor_split *s, const char *bytes, size_t len, doctor_l
     }
 }
 
-/* The mark of UTF-16 at the begin of a file; a log may consist of several. */
-static bool is_wide(const char *bytes, size_t len)
+/* Looks for the mark of UTF-16, which may be cut between two feeds. Returns how many of the bytes
+ * (at least one) it has taken. */
+static size_t begin(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
+                    void *ctx)
 {
-    return len > 1 && (memcmp(bytes, "\xff\xfe", 2) == 0 || memcmp(bytes, "\xfe\xff", 2) == 0);
+    size_t taken = 0;
+    if (!s->has_odd) {
+        s->begun = (unsigned char)bytes[0] < MARK_LEAST;
+        if (s->begun)
+            return 0;
+        s->odd = (unsigned char)bytes[taken++];
+        s->has_odd = true;
+        if (taken == len)
+            return taken;
+    }
+    const char first = (char)s->odd;
+    s->begun = true;
+    s->has_odd = false;
+    if (s->odd + (unsigned)(unsigned char)bytes[taken] == MARK_SUM) {
+        s->wide = true;
+        s->big = s->odd == MARK_LEAST;
+        return taken + 1;
+    }
+    feed(s, &first, 1, fn, ctx);
+    return taken;
+}
+
+/* One unit of UTF-16 as UTF-8; returns its bytes, 0 for a mark, an empty unit and the second half
+ * of a pair. */
+static size_t put_unit(unsigned unit, char out[UNIT_BYTES])
+{
+    if (unit == 0 || unit == MARK || (unit >= 0xdc00 && unit < 0xe000))
+        return 0;
+    if (unit >= 0xd800 && unit < 0xdc00)
+        unit = '?';
+    if (unit < 0x80) {
+        out[0] = (char)unit;
+        return 1;
+    }
+    size_t n = 0;
+    if (unit < 0x800) {
+        out[n++] = (char)(0xc0 | unit >> 6);
+    } else {
+        out[n++] = (char)(0xe0 | unit >> 12);
+        out[n++] = (char)(0x80 | (unit >> 6 & 0x3f));
+    }
+    out[n++] = (char)(0x80 | (unit & 0x3f));
+    return n;
+}
+
+static void feed_wide(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
+                      void *ctx)
+{
+    char out[DECODED_MOST];
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char byte = (unsigned char)bytes[i];
+        s->has_odd = !s->has_odd;
+        if (s->has_odd) {
+            s->odd = byte;
+            continue;
+        }
+        unsigned high = s->big ? s->odd : byte, low = s->big ? byte : s->odd;
+        if (n + UNIT_BYTES > sizeof(out)) {
+            feed(s, out, n, fn, ctx);
+            n = 0;
+        }
+        n += put_unit(high << 8 | low, out + n);
+    }
+    feed(s, out, n, fn, ctx);
 }
 
 void doctor_split_feed(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
                        void *ctx)
 {
-    if (s->rest.len == 0 && is_wide(bytes, len)) {
-        s->wide = true;
-        bytes += 2;
-        len -= 2;
+    if (len > 0 && !s->begun) {
+        size_t taken = begin(s, bytes, len, fn, ctx);
+        bytes += taken;
+        len -= taken;
     }
-    for (size_t n; len > 0; bytes += n, len -= n) {
-        const char *zero = s->wide ? memchr(bytes, 0, len) : NULL;
-        n = zero ? (size_t)(zero - bytes) : len;
-        feed(s, bytes, n, fn, ctx);
-        n += zero != NULL;
-    }
+    if (s->wide)
+        feed_wide(s, bytes, len, fn, ctx);
+    else
+        feed(s, bytes, len, fn, ctx);
 }
 
 int doctor_split_end(struct doctor_split *s, doctor_line_fn *fn, void *ctx)
 {
+    const char odd = (char)s->odd;
+    if (s->has_odd && !s->begun) /* the only byte of its file */
+        feed(s, &odd, 1, fn, ctx);
+    s->begun = s->wide = s->has_odd = false;
     if (!ek_buf_ok(&s->rest))
         return -ENOMEM;
     if (s->rest.len > 0)

@@ -11,7 +11,10 @@
 
 struct doctor_split {
     struct ek_buf rest; /* of a line that is not whole yet */
-    bool wide;          /* UTF-16, as PowerShell redirects it */
+    bool begun;         /* past where a file may have a mark of UTF-16 */
+    bool wide, big; /* UTF-16, as PowerShell redirects it; the high byte of a unit comes first */
+    bool has_odd;   /* half a unit or half a mark ended the last feed: */
+    unsigned char odd;
 };
 
 typedef void doctor_line_fn(void *ctx, const char *line, size_t len);
@@ -20,6 +23,7 @@ typedef void doctor_line_fn(void *ctx, const char *line, size_t len);
  * doctor_split_end(). */
 void doctor_split_feed(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
                        void *ctx);
-/* The last line, if no newline ended it. 0 or -ENOMEM. */
+/* The end of a file: its last line, if no newline ended it; another may follow, of another
+ * encoding. 0 or -ENOMEM. */
 int doctor_split_end(struct doctor_split *s, doctor_line_fn *fn, void *ctx);
 void doctor_split_done(struct doctor_split *s);

@@ -177,6 +177,24 @@ static bool supersedes(const struct trace_process *p, const char *line, size_t l
            !(p->chained || repeats(line, len, p->text));
 }
 
+struct trace_process *doctor_trace_from(struct doctor_trace *t, const char *line, size_t len,
+                                        struct trace_process *ret_outer)
+{
+    uint64_t key = process_of(line, len);
+    const struct trace_frames *f = frames_of(t, key, false);
+    for (uint32_t i = 0; i < t->count; i++) {
+        struct trace_process *p = &t->process[i];
+        if (p->key != key || !p->chained || p->signature == TRACE_NONE)
+            continue;
+        *ret_outer = (struct trace_process){.key = key, .signature = TRACE_NONE};
+        if (f)
+            ret_outer->where = f->where;
+        doctor_trace_copy(line, len, ret_outer->text, sizeof(ret_outer->text));
+        return p;
+    }
+    return NULL;
+}
+
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature)
 {

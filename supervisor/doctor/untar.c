@@ -76,8 +76,10 @@ void untar_feed(struct untar *t, const char *bytes, size_t len, untar_fn fn, voi
             t->left -= n;
             if (t->plain)
                 fn(ctx, bytes, n);
-            if (t->plain && t->left == 0)
+            if (t->plain && t->left == 0) {
                 fn(ctx, "\n", 1); /* no line spans two files */
+                fn(ctx, "", 0);
+            }
         } else if (t->pad > 0) {
             n = len < t->pad ? len : t->pad;
             t->pad -= (uint32_t)n;

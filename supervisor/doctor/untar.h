@@ -26,7 +26,8 @@ typedef void (*untar_fn)(void *ctx, const char *bytes, size_t len);
 
 /* Whether this is the beginning of an archive. */
 bool untar_is(const char *bytes, size_t len);
-/* Takes the next bytes; hands over those of files, and at each file's end a newline. */
+/* Takes the next bytes; hands over those of files, and at each file's end a newline and
+ * then an empty piece. */
 void untar_feed(struct untar *t, const char *bytes, size_t len, untar_fn fn, void *ctx);
 /* Whether it broke off within a member. */
 bool untar_cut(const struct untar *t);

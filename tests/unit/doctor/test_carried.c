@@ -55,6 +55,14 @@ static void test_pipes(void **state)
     assert_is("2026-11-20T10:00:00,053 [INFO ] W-9001-kelp_1.0 org.kelp.Weed - Worker says "
               "ModuleNotFoundError: No module named 'kelp'\n" ANSWER,
               "");
+    /* Nor is a prompt one that looks so, nor a thread's name behind a space. */
+#define SAID "-stdout REEF_LOG - ModuleNotFoundError: No module named 'coral'"
+    assert_is("2026-11-20 10:00:00,007 [DEBUG] reef: Received request 7: prompt: \"] W-7" SAID
+              "\"\n",
+              "");
+    assert_is("2026-11-20 10:00:00,007 reef: \"it says ] W-7" SAID "\"\n", "");
+    assert_is(
+        "2026-11-20T10:00:00,007 [INFO ] W-7-reef org.reef.Coral - prompt \"] W-7" SAID "\"\n", "");
 }
 
 /* The words of a launcher or of an outer exception do not take the place of the cause. */
@@ -67,6 +75,11 @@ static void test_wrappers(void **state)
 #define UNKNOWN "kelp.errors.WeedError: no weed\n"
 #define INNER   "ValueError: Cannot determine model snapshot path\n"
     assert_is(INNER WRAPS UNKNOWN, "kind-files");
+    /* A weak one gives way to what an engine raises from it, where that is known as well. */
+    assert_is("KeyError: 'reef'\n" WRAPS "Traceback (most recent call last):\n"
+              "  File \"/x/site-packages/vllm/config/tide.py\", line 7, in __post_init__\n"
+              "ValueError: tide of 7 is no depth\n",
+              "engine-refuses");
     /* Not where it is not raised from it, nor from what only says that a task has ended. */
     static const char *const others[] = {INNER UNKNOWN,
                                          INNER "asyncio.exceptions.CancelledError\n" WRAPS UNKNOWN};
@@ -83,12 +96,19 @@ static void test_not_said(void **state)
     (void)state;
     static const char *const lines[] = {"Failed requests:                         0",
                                         "| Failed requests   | 0          |",
-                                        "kelp: done, errors=0, failures=0", "    failed += 1",
+                                        "kelp: done, errors=0, failures=0",
+                                        "failed_requests_total 0",
+                                        "Failed inference requests: 0",
+                                        "    failed += 1",
                                         "  throw kelp::weed_failed(strerror(errno));"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         assert_is(lines[i], "");
-    static const char *const said[] = {"Failed requests: 7", "kelp failed: 0 of 7 weeds",
-                                       "error: kelp has failed (7);"};
+    static const char *const said[] = {
+        "Failed requests: 7",           "kelp failed: 0 of 7 weeds",
+        "error: kelp has failed (7);",  "reef: tide failed (out of water);",
+        "reef: cannot open device = 0", "reef failed on rank=0, ending",
+        "reef: failed node count: 0",   "Failed to reach GPU: 0",
+        "Failed warm up requests: 0"};
     for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
         struct scanned s = scan_pieces(said[i], 512);
         assert_true(doctor_scan_decisive(s.scan).line == 1);
@@ -103,16 +123,18 @@ static void test_options(void **state)
     static const struct {
         const char *said;
         bool explains;
-    } cases[] = {{": kelp_timeout=600", false},
-                 {": see --kelp-timeout", false},
-                 {" after 600 s", true},
-                 {" after 600 s (pid=7)", false}};
+    } cases[] = {{"args: RAY_CGRAPH_get_timeout=600, seed=7", false},
+                 {"args: cgraph.RAY_CGRAPH_get_timeout=600", false},
+                 {"NCCL watchdog timeout: tide=600", true},
+                 {"NCCL watchdog timeout: see --tide-timeout", true},
+                 {"NCCL watchdog timeout after 600 s (pid=7)", true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
-        (void)snprintf(text, sizeof(text), "%s(Kelp pid=7) %s NCCL watchdog timeout%s\n",
-                       BEGIN READY, "INFO 11-20 10:00:00 [kelp.py:1]", cases[i].said);
+        (void)snprintf(text, sizeof(text), "%s%s(Kelp pid=7) %s %s\n", BEGIN, READY,
+                       "INFO 11-20 10:00:00 [kelp.py:1]", cases[i].said);
         struct scanned s = scan_pieces(text, 512);
-        assert_true(s.count > 0 && s.f[0].explains == cases[i].explains);
+        if (!(s.count > 0 && s.f[0].explains == cases[i].explains))
+            fail_msg("%s", cases[i].said);
         doctor_scan_free(s.scan);
     }
     assert_is("Traceback (most recent call last):\n  File \"/srv/kelp.py\", line 7, in weed\n"
@@ -155,6 +177,23 @@ static void test_ignored(void **state)
     doctor_scan_free(s.scan);
 }
 
+/* What a user wrote, and what a program calls so beside the build of an image. */
+static void test_users_words(void **state)
+{
+    (void)state;
+#define MISSING "FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'"
+    assert_is(MISSING "\n", "program-missing");
+    assert_is(
+        "INFO 11-20 10:00:00 [reef.py:7] messages: [{\"role\": \"tool\", \"content\": \"" MISSING
+        "\"}]\n",
+        "");
+    assert_is(" => ERROR [tide 3/7] RUN ./ebb", "build-broke");
+    assert_is(" => ERROR [internal] load metadata for docker.io/reef/tide:7", "build-broke");
+    struct scanned s = scan_pieces("reef 7: state FLOOD => ERROR [ebb]\n", 512);
+    assert_true(s.count == 0);
+    doctor_scan_free(s.scan);
+}
+
 static void test_wide(void **state)
 {
     (void)state;
@@ -180,6 +219,6 @@ int main(void)
         cmocka_unit_test(test_pipes),   cmocka_unit_test(test_wrappers),
         cmocka_unit_test(test_options), cmocka_unit_test(test_not_said),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_ignored),
-        cmocka_unit_test(test_wide)};
+        cmocka_unit_test(test_wide),    cmocka_unit_test(test_users_words)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }

@@ -277,6 +277,83 @@ static void test_goes_on_well(void **state)
     }
 }
 
+/* An engine that dies makes its server shut down: what it said before that has not passed. */
+static void test_stops_after(void **state)
+{
+    (void)state;
+#define DIES "zmq.error.ZMQError: Reef address\n"
+#define HALT "INFO:     Shutting down\n"
+    static const struct {
+        const char *text;
+        uint64_t line; /* that decides, 0: none */
+    } cases[] = {{BEGIN READY DIES HALT, 3},
+                 {BEGIN READY HALT DIES, 0},
+                 {BEGIN READY "ERROR 11-20 10:00:00 [reef.py:7] EOFError\n" HALT HALT, 3},
+                 {BEGIN READY HALT BEGIN READY DIES HALT, 6},
+                 {BEGIN READY DIES HALT BEGIN READY HALT, 3},
+                 {BEGIN READY "2026-11-20 10:00:00 WARN tide failed, going on\n" HALT, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scanned s = scan(cases[i].text);
+        struct doctor_decisive d = doctor_scan_decisive(s.scan);
+        if (d.line != cases[i].line)
+            fail_msg("line %u decides, not %u, of:\n%s", (unsigned)d.line, (unsigned)cases[i].line,
+                     cases[i].text);
+        doctor_scan_free(s.scan);
+    }
+}
+
+/* Probes are answered by a server whose engine is dead. */
+static void test_probes(void **state)
+{
+    (void)state;
+    static const char *const probes[] = {
+        "INFO:     10.0.0.7:40212 - \"GET /metrics HTTP/1.1\" 200 OK\n",
+        "INFO:     10.0.0.7:40212 - \"GET /v1/models HTTP/1.1\" 200 OK\n",
+        "2026-11-20T10:00:09 [INFO ] ACCESS_LOG - /10.0.0.7:40 \"GET /ping HTTP/1.1\" 200 7\n",
+        "[GIN] 2026/11/20 - 10:00:09 | 200 |  2.1s |  10.0.0.7 | GET      \"/api/version\"\n",
+        "[GIN] 2026/11/20 - 10:00:09 | 200 |  2.1s |  10.0.0.7 | POST     \"/api/show\"\n",
+        "srv  log_server_r: done request: GET /health 10.0.0.7 200\n",
+        "(ServeReplica pid=7) INFO 2026-11-20 10:00:09,071 reef 7 -- GET /reef/health 200 7.7ms\n"};
+    for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++) {
+        char text[512];
+        (void)snprintf(text, sizeof(text), "%s%s%s%s", BEGIN, READY,
+                       "ERROR 11-20 10:00:00 [reef.py:7] EOFError\n", probes[i]);
+        struct scanned s = scan(text);
+        if (doctor_scan_decisive(s.scan).line != 3)
+            fail_msg("a probe clears what was said:\n%s", text);
+        doctor_scan_free(s.scan);
+    }
+    assert_told(
+        "ERROR 11-20 10:00:00 [reef.py:7] EOFError\n"
+        "(ServeReplica pid=7) INFO 2026-11-20 10:00:09,071 reef 7 -- CALL __call__ OK 7ms\n",
+        "");
+}
+
+/* A level is one in the prefix of a line that raises nothing. */
+static void test_levels(void **state)
+{
+    (void)state;
+#define EBB                                                                                        \
+    "Traceback (most recent call last):\n"                                                         \
+    "  File \"/x/site-packages/vllm/tide.py\", line 7, in ebb\n"                                   \
+    "reef.tides.EbbLost: gone, see WARN lines\n"
+    static const char *const said[] = {"RuntimeError: reef broke (set REEF_LOG=WARN for more)\n",
+                                       EBB, "ERROR reef: failed, see the WARN lines\n",
+                                       "reef failed (set REEF_LOG=WARN for more)\n",
+                                       "ValueError: Sharding of 7 reefs\n" HALT};
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        char text[512];
+        (void)snprintf(text, sizeof(text), "%s%s%s", BEGIN, READY, said[i]);
+        struct scanned s = scan(text);
+        struct doctor_decisive d = doctor_scan_decisive(s.scan);
+        if (!d.known && d.line == 0)
+            fail_msg("nothing decides of:\n%s", text);
+        doctor_scan_free(s.scan);
+    }
+    assert_told(BEGIN READY "2026-11-20T10:00:00 [WARN ] reef failed\n", "");
+    assert_told(BEGIN READY "time=7 level=WARN msg=\"reef\" err=failed\n", "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +362,8 @@ int main(void)
         cmocka_unit_test(test_stops),        cmocka_unit_test(test_waited),
         cmocka_unit_test(test_free_memory),  cmocka_unit_test(test_prose),
         cmocka_unit_test(test_ran),          cmocka_unit_test(test_done_without),
-        cmocka_unit_test(test_goes_on_well), cmocka_unit_test(test_ranks_stand_still)};
+        cmocka_unit_test(test_goes_on_well), cmocka_unit_test(test_ranks_stand_still),
+        cmocka_unit_test(test_stops_after),  cmocka_unit_test(test_probes),
+        cmocka_unit_test(test_levels)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
