@@ -60,8 +60,8 @@ deep: need $(patsubst %.c,$(B)/%,$(filter %.c,$(DEEP_SLICE)))
 	@tools/run-tests.sh $(filter-out need,$^)
 races: $(if $(HAVE_CXX),$(B)/tests/unit/cuda/test_races)
 	@$(if $(HAVE_CXX),tools/run-tests.sh $<,echo "skipped: no C++ compiler to run kernels on the host")
-# What the end-to-end tests run beside the programs: a reader of forms, a backend that takes its time.
-e2e-tools: $(B)/tests/tools/constrain $(B)/tests/tools/paced.so
+# What the end-to-end tests run beside the programs: a reader of forms, a backend that takes its time, clients in a crowd.
+e2e-tools: $(B)/tests/tools/constrain $(B)/tests/tools/paced.so $(B)/tests/tools/crowd
 rules:
 	@tools/check-rules.sh
 # Of the end-to-end tests those of which `make check` has a share.

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import zlib
 import pytest
 
 from bare import Bare
-from conftest import resident_bytes, slower, wait_for
+from conftest import BUILD, ROOT, free_port, resident_bytes, slower, wait_for
 from test_hostile_server import CSI, TAGS, Watched, harmless
 
 pytestmark = pytest.mark.long
@@ -203,6 +204,30 @@ def test_readers_in_crowds(tmp_path):
         assert len(set(served)) > 20, "some are served again and again, and others never"
     finally:
         over.set()
+        w.end()
+
+
+def test_crowds_before_a_server_that_is_down(tmp_path):
+    """Clients of a server that will not start come again at once, as many as they like: its operator and a probe are answered meanwhile."""
+    port = free_port(29764)
+    fake = str(ROOT / "tests/e2e/fake_engine.py")
+    w = Watched(tmp_path, f"    command: [{fake}, --exit-code, '78']\n    port: {port}\n    poll_s: 0.2\n    log_file: {tmp_path}/a.log\n")
+    crowd = None
+    try:
+        wait_for("it is not started again", lambda: w.servers()["a"]["state"] == "breaker_open")
+        assert talk(("127.0.0.1", port), path(b"/v1/models")).startswith(b"HTTP/1.1 503")
+        crowd = subprocess.Popen([BUILD / "tests/tools/crowd", str(port), "128"])
+        time.sleep(1)
+        for _ in range(5):
+            for address, at in ((f"{w.run}/r/evenkeeld.sock", b"/api/v1/servers"), (("127.0.0.1", w.page), b"/livez")):
+                begun = time.monotonic()
+                assert talk(address, path(at)).startswith(b"HTTP/1.1 200"), at
+                assert time.monotonic() - begun < 1 * slower(), at
+        assert crowd.poll() is None
+    finally:
+        if crowd:
+            crowd.kill()
+            crowd.wait()
         w.end()
 
 
