@@ -133,7 +133,7 @@ bool doctor_level_warning(const char *line, size_t len)
     while ((at = memmem(at, most - (size_t)(at - line), word, 4)) != NULL) {
         char before = at > line ? at[-1] : ' ', after = at + 4 < line + len ? at[4] : ' ';
         bool field = memchr(" [", before, 2) || is_level_field(line, at);
-        if (field && !follows(line, at, nccl) && (after == ' ' || after == ']'))
+        if (field && !follows(line, at, nccl) && memchr(" ]:", after, 3))
             return true;
         at += 4;
     }
@@ -584,8 +584,7 @@ bool doctor_level_echo(const char *line, size_t len)
             return true;
     }
     for (size_t i = 0; i < sizeof(launcher) / sizeof(launcher[0]); i++) {
-        size_t n = strlen(launcher[i]);
-        if (len >= n && memcmp(line, launcher[i], n) == 0)
+        if (begins_or_follows(line, len, launcher[i]))
             return true;
     }
     return false;

@@ -124,7 +124,8 @@ static size_t pipe_prefix(const char *line, size_t len)
         return 0;
     /* Only the level stands in brackets before it: a prompt may hold the rest, too. */
     const char *at = memchr(line, ']', most);
-    if (!at || end - at < 4 || memcmp(at, thread, 4) != 0 || memchr(line, '"', (size_t)(at - line)))
+    if (!at || (size_t)(at - line) + 4 > most || memcmp(at, thread, 4) != 0 ||
+        memchr(line, '"', (size_t)(at - line)))
         return 0;
     at += 2;
     const char *name = memchr(at, ' ', most - (size_t)(at - line));

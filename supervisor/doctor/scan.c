@@ -220,6 +220,8 @@ static void begin_serving(struct doctor_scan *s)
     }
     if (s->phase != DOCTOR_PHASE_READY) /* other processes of the same start come to serve later */
         doctor_trace_forget_plain(&s->trace);
+    if (s->phase == DOCTOR_PHASE_STOPPING) /* it was started again, and said nothing of it */
+        s->stop_line = 0;
     s->phase = DOCTOR_PHASE_READY;
 }
 
@@ -363,7 +365,9 @@ static void scan_line(void *ctx, const char *line, size_t len)
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
     bool told_to = ends_by_order(s, len);
     if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE)) {
-        if (s->line_best == TRACE_NONE)
+        bool told = raised || doctor_level_raises(s->clean, len);
+        if (s->line_best == TRACE_NONE && told && !doctor_level_mild(s->clean, len) &&
+            !doctor_level_echo(s->clean, len))
             unchain_weak(s, len);
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
     }

@@ -65,6 +65,23 @@ static void test_pipes(void **state)
         "2026-11-20T10:00:00,007 [INFO ] W-7-reef org.reef.Coral - prompt \"] W-7" SAID "\"\n", "");
 }
 
+/* A bracket at the end of what is looked at for the level of the pipe. */
+static void test_late_bracket(void **state)
+{
+    (void)state;
+    for (size_t at = 190; at < 206; at++) {
+        char line[512];
+        memset(line, 'x', sizeof(line));
+        memcpy(line, "7Error:", 7);
+        memcpy(line + at, "] W-", 4);
+        line[sizeof(line) - 2] = '\n';
+        line[sizeof(line) - 1] = '\0';
+        struct scanned s = scan_pieces(line, sizeof(line));
+        assert_true(doctor_scan_decisive(s.scan).line <= 1);
+        doctor_scan_free(s.scan);
+    }
+}
+
 /* The words of a launcher or of an outer exception do not take the place of the cause. */
 static void test_wrappers(void **state)
 {
@@ -80,6 +97,17 @@ static void test_wrappers(void **state)
               "  File \"/x/site-packages/vllm/config/tide.py\", line 7, in __post_init__\n"
               "ValueError: tide of 7 is no depth\n",
               "engine-refuses");
+    /* The line of source that raises it decides nothing, and a weaker name of the next one neither.
+     */
+    assert_is("KeyError: 'reef'\n" WRAPS "Traceback (most recent call last):\n"
+              "  File \"/x/site-packages/vllm/config/tide.py\", line 7, in __post_init__\n"
+              "    raise ValueError(\n"
+              "  File \"/x/site-packages/vllm/reef/coral.py\", line 7, in grow\n"
+              "vllm.errors.CoralFault: no reef\n",
+              "engine-fault");
+    assert_is("2026-11-20T09:36:30.000000007Z ValueError: Cannot determine model snapshot path\n"
+              "2026-11-20T09:36:31.000000007Z Error: ShardCannotStart\n",
+              "kind-files");
     /* Not where it is not raised from it, nor from what only says that a task has ended. */
     static const char *const others[] = {INNER UNKNOWN,
                                          INNER "asyncio.exceptions.CancelledError\n" WRAPS UNKNOWN};
@@ -216,9 +244,10 @@ static void test_wide(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pipes),   cmocka_unit_test(test_wrappers),
-        cmocka_unit_test(test_options), cmocka_unit_test(test_not_said),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_ignored),
-        cmocka_unit_test(test_wide),    cmocka_unit_test(test_users_words)};
+        cmocka_unit_test(test_pipes),      cmocka_unit_test(test_late_bracket),
+        cmocka_unit_test(test_wrappers),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_not_said),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ignored),    cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_users_words)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }

@@ -291,7 +291,9 @@ static void test_stops_after(void **state)
                  {BEGIN READY "ERROR 11-20 10:00:00 [reef.py:7] EOFError\n" HALT HALT, 3},
                  {BEGIN READY HALT BEGIN READY DIES HALT, 6},
                  {BEGIN READY DIES HALT BEGIN READY HALT, 3},
-                 {BEGIN READY "2026-11-20 10:00:00 WARN tide failed, going on\n" HALT, 0}};
+                 {READY HALT READY DIES, 4},
+                 {BEGIN READY "2026-11-20 10:00:00 WARN tide failed, going on\n" HALT, 0},
+                 {BEGIN "WARN: the tide failed, going on\n" READY, 0}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct scanned s = scan(cases[i].text);
         struct doctor_decisive d = doctor_scan_decisive(s.scan);
