@@ -157,9 +157,9 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
         for (int c = 0; c < cols; c++)
             upper[i][c] = lower[i][c] = _mm512_setzero_si512();
     }
-    struct fetch fetch[4];
+    struct fetch fetch[4] = {fetch_from(b, at, b->keys / 4, t)};
     UNROLL4
-    for (int c = 0; c < cols; c++)
+    for (int c = 1; c < cols; c++)
         fetch[c] = fetch_from(b, at + (size_t)c * 64, b->keys / 4, t);
     const size_t step = fetch[0].step;
     NOROLL

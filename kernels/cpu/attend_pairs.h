@@ -126,9 +126,9 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
         for (int c = 0; c < cols; c++)
             sum[i][c] = v_read(out + i * b->out_stride + c * 16);
     }
-    struct fetch fetch[4];
+    struct fetch fetch[4] = {fetch_from(b, at, b->keys / 2, t)};
     UNROLL4
-    for (int c = 0; c < cols; c++)
+    for (int c = 1; c < cols; c++)
         fetch[c] = fetch_from(b, at + (size_t)c * 64, b->keys / 2, t);
     const size_t step = fetch[0].step;
     NOROLL

@@ -291,11 +291,15 @@ static int spm_put(struct spm *s, const struct spm_beside *b, uint32_t id, struc
 {
     struct spm_piece *p = id < s->count ? &s->piece[id] : NULL;
     const json_t *own = beside_at(b, id);
-    if (!p && !own)
-        return 0;
     const uint64_t kind = p ? p->kind : PIECE_USER;
+    int r = 0;
     ek_buf_clear(name);
-    int r = own ? ek_buf_puts(name, tok_text(own)) : ek_buf_add(name, p->at, p->len);
+    if (own)
+        r = ek_buf_puts(name, tok_text(own));
+    else if (p)
+        r = ek_buf_add(name, p->at, p->len);
+    else
+        return 0;
     if (r == 0)
         r = vocab_put(content, id, name->data, name->len);
     if (r == -EEXIST)
