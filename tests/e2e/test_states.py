@@ -170,12 +170,12 @@ def test_a_drained_server_leaves_nobody_in_a_socket_without_an_owner(appliance):
 def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     """Some time after the deadline of its drain it leaves; who waits is not reset but answered."""
     deadline = min(paced(5), 60)  # its stream ends within it
-    a = appliance(extra=f"    drain_deadline_s: {deadline}\n")
+    a = appliance(steady=True, extra=f"    drain_deadline_s: {deadline}\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 1, 1000)
+    streams = flowing(a, 1, 100)
     begin = time.monotonic()
     told_to_restart(a)
-    whole(streams, 1000)
+    whole(streams, 100)
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)
