@@ -376,9 +376,8 @@ static bool is_silent(const char *line, size_t len)
 static bool is_counter(const char *name, size_t len)
 {
     static const char counted[] =
-        " request requests task tasks job jobs item items sample samples test tests query queries "
-        "call calls response responses prompt prompts connection connections attempt attempts "
-        "retries errors failures count counts total number ";
+        " request task job item sample test query call response prompt connection attempt "
+        "count total number rate found ";
     size_t words = 0, from = 0;
     while (len > 0 && (name[len - 1] == ' ' || name[len - 1] == '_'))
         len--;
@@ -395,7 +394,8 @@ static bool is_counter(const char *name, size_t len)
     for (size_t i = 0; i < n; i++)
         last[i + 1] = (char)tolower((unsigned char)name[from + i]);
     last[n + 1] = ' ';
-    return words <= 2 && strstr(counted, last);
+    bool many = n > 3 && last[n] == 's' && last[n - 1] != 's'; /* of whatever */
+    return words <= 2 && (many || strstr(counted, last));
 }
 
 /* Whether words of a place or an aim stand in it: "failed on total" is no counter. */

@@ -127,6 +127,9 @@ static void test_not_said(void **state)
                                         "kelp: done, errors=0, failures=0",
                                         "failed_requests_total 0",
                                         "Failed inference requests: 0",
+                                        "Error rate: 0",
+                                        "errors found: 0",
+                                        "Num failed tides: 0",
                                         "    failed += 1",
                                         "  throw kelp::weed_failed(strerror(errno));"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
