@@ -302,6 +302,10 @@ static int spm_put(struct spm *s, const struct spm_beside *b, uint32_t id, struc
         return 0;
     if (r == 0)
         r = vocab_put(content, id, name->data, name->len);
+    if (r == -EEXIST && own)
+        return ek_fault_set(s->fault, "added_tokens_decoder",
+                            "Added token %u \"%.80s\" is another token's text, too", id,
+                            name->data);
     if (r == -EEXIST)
         return ek_fault_set(s->fault, "pieces", TOK_SPM ": piece %u \"%.80s\" is there twice", id,
                             name->data);

@@ -113,7 +113,7 @@ static void test_listed_beside_spm(void **state)
         {"5", "<|im_start|>", NULL},
         {"5", "the<|x|>", NULL},
         {"5", "\xE2\x96\x81the", "is there twice"},
-        {"500", "\xE2\x96\x81the", "is there twice"},
+        {"500", "\xE2\x96\x81the", "is another token's text"},
         {"4x", "<x>", "added_tokens_decoder: 4x"},
         {"-4", "<x>", "added_tokens_decoder: -4"},
         {"4294967296", "<x>", "added_tokens_decoder"},
