@@ -321,7 +321,8 @@ static const struct doctor_signature *named_by(const struct doctor_scan *s,
 static void unchain_weak(struct doctor_scan *s, size_t len)
 {
     const struct doctor_signature *all = s->catalog->signatures;
-    struct trace_process outer, *inner = doctor_trace_from(&s->trace, s->clean, len, &outer);
+    struct trace_process outer,
+        *inner = doctor_trace_from(&s->trace, s->line, s->clean, len, &outer);
     if (!inner || all[inner->signature].rank >= CERTAIN)
         return;
     const struct doctor_signature *named =
@@ -365,9 +366,7 @@ static void scan_line(void *ctx, const char *line, size_t len)
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
     bool told_to = ends_by_order(s, len);
     if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE)) {
-        bool told = raised || doctor_level_raises(s->clean, len);
-        if (s->line_best == TRACE_NONE && told && !doctor_level_mild(s->clean, len) &&
-            !doctor_level_echo(s->clean, len))
+        if (s->line_best == TRACE_NONE)
             unchain_weak(s, len);
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
     }

@@ -177,8 +177,15 @@ static bool supersedes(const struct trace_process *p, const char *line, size_t l
            !(p->chained || repeats(line, len, p->text));
 }
 
-struct trace_process *doctor_trace_from(struct doctor_trace *t, const char *line, size_t len,
-                                        struct trace_process *ret_outer)
+/* Whether a line says how something failed, and not in what Python ignores. */
+static bool says_failure(const struct doctor_trace *t, uint64_t at, const char *line, size_t len)
+{
+    return at > t->ignored_until && !doctor_level_mild(line, len) &&
+           (doctor_level_raises(line, len) || doctor_trace_raised(t, line, len));
+}
+
+struct trace_process *doctor_trace_from(struct doctor_trace *t, uint64_t at, const char *line,
+                                        size_t len, struct trace_process *ret_outer)
 {
     uint64_t key = process_of(line, len);
     const struct trace_frames *f = frames_of(t, key, false);
@@ -186,6 +193,8 @@ struct trace_process *doctor_trace_from(struct doctor_trace *t, const char *line
         struct trace_process *p = &t->process[i];
         if (p->key != key || !p->chained || p->signature == TRACE_NONE)
             continue;
+        if (!says_failure(t, at, line, len) || doctor_level_echo(line, len))
+            return NULL;
         *ret_outer = (struct trace_process){.key = key, .signature = TRACE_NONE};
         if (f)
             ret_outer->where = f->where;
@@ -200,8 +209,7 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
 {
     if (memmem(line, len, "Exception ignored in", 20))
         t->ignored_until = at + IGNORE_LINES;
-    if (at <= t->ignored_until || doctor_level_mild(line, len) ||
-        !(doctor_level_raises(line, len) || doctor_trace_raised(t, line, len)))
+    if (!says_failure(t, at, line, len))
         return;
     uint64_t key = process_of(line, len);
     uint32_t i = 0;

@@ -59,8 +59,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
                        uint32_t signature);
 /* The exception of an entry that the line, which no entry knows, is raised from; NULL: none.
  * ret_outer: what the line says, with the frames above it. The caller may take `chained` back. */
-struct trace_process *doctor_trace_from(struct doctor_trace *t, const char *line, size_t len,
-                                        struct trace_process *ret_outer);
+struct trace_process *doctor_trace_from(struct doctor_trace *t, uint64_t at, const char *line,
+                                        size_t len, struct trace_process *ret_outer);
 /* "Caused by:": what follows goes on with what was noted last. */
 void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len);
 /* Whether the next line goes on with what was noted: a chain of causes, or a message that begins on
