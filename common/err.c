@@ -5,6 +5,7 @@
  */
 #include "common/err.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,13 @@ void ek_fault_write(struct ek_fault *f, const char *field, const char *fmt, ...)
     (void)vsnprintf(f->msg, sizeof(f->msg), fmt, ap); /* a longer sentence is cut */
     va_end(ap);
     (void)snprintf(f->field, sizeof(f->field), "%s", field ? field : "");
+}
+
+bool ek_error_is_shortage(int code)
+{
+    const int error = code < 0 ? -code : code;
+
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
 const char *ek_strerror(int code)

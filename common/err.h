@@ -14,6 +14,7 @@
 #pragma once
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -59,5 +60,8 @@ void ek_fault_write(struct ek_fault *f, const char *field, const char *fmt, ...)
         -EBADMSG;                                                                                  \
     })
 
+/* Whether a call failed for want of descriptors, memory or buffers, which others may give back: it
+ * is tried again in a moment, or the loop that waits for it would turn without a pause. */
+bool ek_error_is_shortage(int code);
 /* A constant text for a code, own or errno. */
 const char *ek_strerror(int code);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "server/net/bounds.h"
@@ -347,7 +348,7 @@ void listener_accept(struct http_listener *d)
         struct sockaddr_storage a = {0};
         socklen_t len = sizeof(a);
         int fd = accept4(d->fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
+        if (fd < 0 && ek_error_is_shortage(errno)) {
             ek_log(EK_LOG_WARNING, "Cannot accept connections for the moment: %s", strerror(errno));
             d->retry_us = ek_now_us() + EK_US_PER_S;
             listen_not(d);

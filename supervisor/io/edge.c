@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "common/fdpass.h"
 #include "supervisor/io/priority.h"
 
@@ -52,7 +53,7 @@ static int on_peer(sd_event_source *source, int fd, uint32_t revents, void *ctx)
     (void)source;
     (void)revents;
     int peer = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+    if (peer < 0 && ek_error_is_shortage(errno))
         return edge_pause(e);
     if (peer < 0)
         return 0; /* it left */

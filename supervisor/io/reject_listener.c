@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "supervisor/io/priority.h"
 
 #define GUESTS_MOST 128 /* further ones wait in the backlog for a moment */
@@ -111,7 +112,7 @@ static int on_listening(sd_event_source *source, int fd, uint32_t revents, void 
     /* A server that had this socket may have made it wait, and may take the connection itself. */
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);
     int peer = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+    if (peer < 0 && ek_error_is_shortage(errno)) {
         reject_arm(s); /* nothing to take it with: in a moment */
         return sd_event_source_set_enabled(source, SD_EVENT_OFF);
     }

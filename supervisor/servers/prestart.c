@@ -83,8 +83,7 @@ void prestart_wait_port(struct server *s, int error)
 bool prestart_wait_lack(struct server *s, const char *for_what, int error)
 {
     char what[260];
-    if (error != -EMFILE && error != -ENFILE && error != -ENOMEM && error != -ENOBUFS &&
-        error != -EAGAIN)
+    if (!ek_error_is_shortage(error) && error != -EAGAIN)
         return false;
     (void)snprintf(what, sizeof(what), "evenkeeld %s: %s", for_what, ek_strerror(error));
     if (wait_again(s, &s->prestart.lack_wait_s, CRASH_UNKNOWN, what))
