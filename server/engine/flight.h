@@ -24,12 +24,13 @@ struct flight {
     uint64_t id; /* of the step, 0 = none */
     uint64_t planned_us;
     uint32_t seqs, rows, prefill_rows, copies;
-    uint64_t context;       /* tokens that those with one row have after it */
-    uint64_t read;          /* tokens that those with more have after it */
-    double deep;            /* tokens before each of their rows, in all */
-    bool full;              /* it took all of the budget */
-    bool spread;            /* that was what is free beside the answers, see pace_spare() */
-    bool shared;            /* it was made small for other tenants, see pace_shared() */
+    uint64_t context; /* tokens that those with one row have after it */
+    uint64_t read;    /* tokens that those with more have after it */
+    double deep;      /* tokens before each of their rows, in all */
+    bool full;        /* it took all of the budget */
+    bool spread;      /* that was what is free beside the answers, see pace_spare() */
+    bool shared;      /* it was made small for other tenants, see pace_shared() */
+    bool untimed;     /* its result lay there when it was asked for: it came some time before */
     struct flight_seq *seq; /* [max_seqs] */
 };
 

@@ -12,7 +12,8 @@
 #define CLOSING_WAIT_US (5u * EK_US_PER_S)
 #define STEP_TRIES      3u /* failed attempts before a request is ended for a step's -ENOMEM */
 #define BLAMED_MOST     3u
-#define WAIT_PLAN       1 /* no result yet, but the next step is to be planned */
+#define READY_US        20u /* who waits less for a result was late: it lay there already */
+#define WAIT_PLAN       1   /* no result yet, but the next step is to be planned */
 
 static bool lacks_memory(int code)
 {
@@ -156,6 +157,8 @@ static int wait_step(struct engine *e, const struct flight *f, uint64_t until_us
         now = ek_now_us();
     } while (r == -ETIMEDOUT && now < stop);
     e->wait_us += now - from;
+    if (r == 0 && now - from < READY_US)
+        sched_untimed(e->sched);
     if (r == -ETIMEDOUT && now < end)
         return WAIT_PLAN;
     e->landed_us = now;

@@ -31,6 +31,8 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     uint64_t from = f->planned_us > r->applied_us ? f->planned_us : r->applied_us;
 
     r->applied_us = now_us;
+    if (f->untimed)
+        return;
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
     if (f->copies == 0) {
@@ -75,5 +77,7 @@ uint64_t rates_plan_after(const struct rates *r, const struct flight *f)
     uint64_t begun_us = f->planned_us > r->applied_us ? f->planned_us : r->applied_us;
     uint64_t takes_us = guess_us(r, f);
 
+    if (takes_us >= LATE_DONE_US)
+        return UINT64_MAX;
     return takes_us < LATE_LEAST_US ? 0 : begun_us + takes_us - takes_us / LATE_PART;
 }

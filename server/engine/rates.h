@@ -12,7 +12,8 @@
 #include "server/engine/price.h"
 
 #define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
-#define LATE_PART     16u    /* this part of its time is left when the next one is planned */
+#define LATE_PART     16u    /* this part of its time is left when the next one is planned, */
+#define LATE_DONE_US  60000u /* or none: what a plan takes is nothing beside so long a step */
 
 struct flight;
 
@@ -27,7 +28,7 @@ struct rates {
     struct prices prices;    /* what a row costs by where it stands */
 };
 
-/* A step with rows is done. */
+/* A step with rows is done. Of one whose time is not known nothing is learned. */
 void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uint64_t now_us);
 /* Whether so many copies take no longer than computing the tokens; true while that is not known. */
 bool rates_copies_pay(const struct rates *r, uint32_t copies, uint32_t tokens);

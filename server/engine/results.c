@@ -187,6 +187,11 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
         append_jump_forward(s, entry, now_us);
 }
 
+void sched_untimed(struct sched *s)
+{
+    s->flights.at[s->flights.first].untimed = true;
+}
+
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)
 {
     struct flight *f = &s->flights.at[s->flights.first];

@@ -159,9 +159,13 @@ void sched_expire(struct sched *s, uint64_t now_us);
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step);
 /* When the next step is best planned, 0 = now, UINT64_MAX = when none is in flight. A request
  * that comes after a step was planned waits for all of it; so beside a long one in flight the next
- * is planned late, though early enough that the device does not wait for it. */
+ * is planned late, though early enough that the device does not wait for it; beside a very long one
+ * when it is done: what the device waits then is nothing to that. */
 uint64_t sched_plan_after(const struct sched *s);
-/* Takes the result of the oldest step in flight. */
+/* The result of the oldest step in flight lay there when it was asked for: how long that step took
+ * is not known. */
+void sched_untimed(struct sched *s);
+/* Takes it. */
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us);
 /* What the newest step in flight samples for one of its sequences is not wanted: its mask is not
  * known yet. The row is planned again, with the same result in the cache. Not of a model with

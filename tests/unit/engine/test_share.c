@@ -252,20 +252,20 @@ static void plans_late(void **state)
     assert_true(sched_plan_after(w.s) == 0);
     plan(&w, 16);
     assert_true(sched_plan_after(w.s) == UINT64_MAX); /* nobody knows how long it takes */
-    w.now_us += 159000;
-    land(&w); /* 160 ms */
+    w.now_us += 39000;
+    land(&w); /* 40 ms */
     assert_true(sched_plan_after(w.s) == 0);
     uint64_t begun_us = w.now_us;
     plan(&w, 16);
-    assert_true(sched_plan_after(w.s) == begun_us + 150000);
-    w.now_us += 150000;
+    assert_true(sched_plan_after(w.s) == begun_us + 37500);
+    w.now_us += 37500;
     struct request *a = submit(&w, 5, 2, 200);
     plan(&w, 16); /* it is in the step after the one that it found */
     assert_int_equal(rows_of(&w, a), 5);
     assert_true(sched_plan_after(w.s) == 0);
-    w.now_us += 9000;
+    w.now_us += 1500;
     land(&w);
-    assert_true(sched_plan_after(w.s) == w.now_us + 150000);
+    assert_true(sched_plan_after(w.s) == w.now_us + 37500);
     land(&w); /* in a millisecond: short steps are not waited for, once that is known */
     plan(&w, 16);
     sched_finish(w.s, l, REQ_FIN_ABORT, 0, w.now_us);
@@ -275,6 +275,50 @@ static void plans_late(void **state)
     request_unref(l);
     request_unref(a);
     close_world(&w);
+}
+
+/* And beside a very long one when it is done. */
+static void plans_after_very_long_steps(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.depth = 2;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 120, 2, 0);
+    plan(&w, 16);
+    w.now_us += 159000;
+    land(&w); /* 160 ms */
+    assert_true(sched_plan_after(w.s) == 0);
+    plan(&w, 16);
+    assert_true(sched_plan_after(w.s) == UINT64_MAX);
+    w.now_us += 159000;
+    land(&w);
+    struct request *a = submit(&w, 5, 2, 200);
+    plan(&w, 16);
+    assert_int_equal(rows_of(&w, a), 5);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    close_world(&w);
+}
+
+/* A result that lay there says nothing of how long its step took: not that many rows take no time,
+ * after which no other step would be believed. */
+static void learns_nothing_of_late_results(void **state)
+{
+    (void)state;
+    struct rates r = {0};
+    struct flight f = {.rows = 512, .prefill_rows = 512, .full = true};
+
+    rates_landed(&r, &f, 0, 100000);
+    struct rates before = r;
+    f.untimed = true;
+    rates_landed(&r, &f, 0, 100065);
+    assert_int_equal(r.applied_us, 100065);
+    before.applied_us = r.applied_us;
+    assert_memory_equal(&r, &before, sizeof(r));
 }
 
 /* Deep rows of the long prompt are dear, short ones come without an end: it has its half by cost,
@@ -513,6 +557,8 @@ int main(void)
         cmocka_unit_test(lends_what_ends_a_prompt),
         cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
+        cmocka_unit_test(plans_after_very_long_steps),
+        cmocka_unit_test(learns_nothing_of_late_results),
         cmocka_unit_test(shares_by_cost),
         cmocka_unit_test(lends_tokens),
         cmocka_unit_test(caps_what_a_step_reads_of_one),
