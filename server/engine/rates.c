@@ -77,7 +77,7 @@ uint64_t rates_plan_after(const struct rates *r, const struct flight *f)
     uint64_t begun_us = f->planned_us > r->applied_us ? f->planned_us : r->applied_us;
     uint64_t takes_us = guess_us(r, f);
 
-    if (takes_us >= LATE_DONE_US)
+    if (takes_us >= (f->shared ? LATE_SHARED_US : LATE_DONE_US))
         return UINT64_MAX;
     return takes_us < LATE_LEAST_US ? 0 : begun_us + takes_us - takes_us / LATE_PART;
 }

@@ -13,7 +13,9 @@
 
 #define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
 #define LATE_PART     16u    /* this part of its time is left when the next one is planned, */
-#define LATE_DONE_US  60000u /* or none: what a plan takes is nothing beside so long a step */
+#define LATE_DONE_US  60000u /* or none: what a plan takes is nothing beside so long a step, */
+#define LATE_SHARED_US                                                                             \
+    1000u /* and little beside this one, for those of other tenants that may come */
 
 struct flight;
 

@@ -78,6 +78,7 @@ def attack(port, name):
                 sent.append(post(server, EVIL, first if len(first) > LARGE else make(next(numbers)), path)[0])
             except OSError:
                 pass  # its own time is over: it comes again
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever priority the measurement has
     os.nice(10)
     threads = [threading.Thread(target=run) for _ in range(AT_ONCE)]
     for t in threads:

@@ -304,6 +304,21 @@ static void plans_after_very_long_steps(void **state)
     close_world(&w);
 }
 
+/* Where a step was made small for other tenants, one of theirs does not wait for another one
+ * either. */
+static void plans_late_for_other_tenants(void **state)
+{
+    (void)state;
+    struct rates r = {.landed_rows = 64, .landed_took_us = 2000, .applied_us = 5000};
+    struct flight f = {.rows = 64, .planned_us = 4000};
+
+    assert_true(rates_plan_after(&r, &f) == 0);
+    f.shared = true;
+    assert_true(rates_plan_after(&r, &f) == UINT64_MAX);
+    r.landed_took_us = 500;
+    assert_true(rates_plan_after(&r, &f) == 0);
+}
+
 /* A result that lay there says nothing of how long its step took: not that many rows take no time,
  * after which no other step would be believed. */
 static void learns_nothing_of_late_results(void **state)
@@ -558,6 +573,7 @@ int main(void)
         cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
         cmocka_unit_test(plans_after_very_long_steps),
+        cmocka_unit_test(plans_late_for_other_tenants),
         cmocka_unit_test(learns_nothing_of_late_results),
         cmocka_unit_test(shares_by_cost),
         cmocka_unit_test(lends_tokens),
