@@ -22,3 +22,8 @@ uint32_t ek_budget_cpu(double flops, double token_flops)
         budget *= 2;
     return budget;
 }
+
+uint32_t ek_budget_step(bool cpu, uint32_t prompts, uint32_t seqs)
+{
+    return cpu ? prompts + seqs : prompts;
+}

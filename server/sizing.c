@@ -95,13 +95,15 @@ void sizing_engine(struct stack *s)
     uint64_t tokens = o->max_num_batched_tokens;
     if (!o->max_num_seqs && tokens && seqs > tokens)
         seqs = tokens;
+    uint32_t prompt_rows = tokens ? 0 : start_tokens(s);
     if (!tokens)
-        tokens = start_tokens(s);
+        tokens = ek_budget_step(is_cpu(s->backend), prompt_rows, (uint32_t)seqs);
     if (tokens < seqs)
         tokens = seqs;
     s->engine_params = (struct engine_params){
         .max_seqs = (uint32_t)seqs,
         .max_batched_tokens = (uint32_t)tokens,
+        .prompt_rows = prompt_rows,
         .max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->model->max_model_len,
         .block_size = (uint32_t)o->block_size,
         .vocab = s->model->graph.vocab,

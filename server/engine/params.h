@@ -76,8 +76,9 @@ struct engine_params {
     uint32_t states_every;    /* see snapshots.c; 0 = STATES_EVERY */
     uint32_t vocab, hidden;   /* hidden: width of a state, 0 = embeddings are not offered */
     uint32_t depth;           /* steps in flight, 1 or 2 */
-    uint32_t share_least;     /* steps are not made shorter than for so many rows of prompts that go
-                                 on (share.c); 0 = SHARE_LEAST */
+    uint32_t prompt_rows; /* most of a step for prompts, beside what answers take; 0 = all of it */
+    uint32_t share_least; /* steps are not made shorter than for so many rows of prompts that go
+                             on (share.c); 0 = SHARE_LEAST */
     bool priority_policy;
     uint64_t block_bytes; /* of one KV block, for the numbers */
     uint64_t hash_secret[2];

@@ -453,13 +453,23 @@ static bool is_shared(struct sched *s, uint64_t now_us)
     return s->share.several_us != 0 && now_us < s->share.several_us + SHARED_US;
 }
 
+/* Of so many rows, those of a step with these answers that has no more of prompts than it may. What
+ * answers take is beside them, and the one row of each that is opened (share.c): prompts that
+ * fill a step together end in it then. */
+static uint32_t prompts_within(const struct sched_fixed *fixed, uint32_t rows, uint32_t answers)
+{
+    uint32_t most = answers + fixed->prompt_rows + SHARE_OPEN;
+
+    return fixed->prompt_rows != 0 && most < rows ? most : rows;
+}
+
 /* Rows of the step. Where blocks are lacking, prompts that are read fast wait for blocks instead:
  * then they get what costs the answers nothing. As soon as one would be admitted but for those that
  * are being read, they are read as fast as pays. */
 static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
     uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
-    uint32_t rows = pace_rows(&s->rates.pace, most, running);
+    uint32_t rows = prompts_within(&s->fixed, pace_rows(&s->rates.pace, most, running), taken);
     uint32_t few = is_shared(s, p->now_us) ? pace_shared(&s->rates.pace, most, taken) : 0;
     p->shared = few != 0 && few < rows;
     rows = p->shared ? few : rows;

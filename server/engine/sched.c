@@ -103,6 +103,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
         .block_size = p->block_size,
         .depth = p->depth,
         .stretched_above = p->stretched_above,
+        .prompt_rows = p->prompt_rows,
         .share_least = p->share_least != 0 ? p->share_least : SHARE_LEAST,
     };
     sched_ceiling(p, &s->fixed.ceiling);

@@ -81,7 +81,7 @@
 /* What it was made for; it does not change after sched_new(). */
 struct sched_fixed {
     uint32_t max_seqs, max_rows, max_model_len, block_size, depth;
-    uint32_t stretched_above, share_least; /* see struct engine_params */
+    uint32_t stretched_above, prompt_rows, share_least; /* see struct engine_params */
     struct ek_step_ceiling ceiling;
 };
 
@@ -153,6 +153,8 @@ void sched_reset_prefix(struct sched *s);
 /* Ends waiting requests that were never admitted and are past a deadline, or cannot keep it
  * (refuse.c): a plan begins with it. */
 void sched_expire(struct sched *s, uint64_t now_us);
+#define SHARE_OPEN 4u /* prompts that are read at a time though the step is too small for them */
+
 /* Plans the next step into a buffer of sched_ceiling()'s size and counts it as in flight. Returns
  * its rows, or 1 for a step that only moves blocks; 0 when there is nothing to run now, and then
  * nothing is in flight for it. */

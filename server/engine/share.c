@@ -57,7 +57,6 @@
  */
 #include "server/engine/sched.h"
 
-#define SHARE_OPEN      4u /* prompts that are read at a time though the step is too small for them */
 #define SHARE_BESIDE    4u /* this part of the budget goes on beside prompts that end, at least */
 #define SHARE_WELL      4u /* of the rows of a step, most that a prompt has in spite of its cost */
 #define SHARE_RECENT    6u /* steps are shorter by this part while prompts end beside others */

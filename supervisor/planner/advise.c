@@ -37,8 +37,8 @@ static uint32_t start_tokens(const struct plan_question *q)
 static struct plan_setup setup_of(const struct plan_question *q, uint32_t cards,
                                   uint32_t weight_bits, uint32_t kv_bits)
 {
-    uint32_t tokens = q->tokens ? q->tokens : start_tokens(q);
     uint32_t seqs = q->seqs ? q->seqs : q->gpu ? SEQS_START : SEQS_CPU;
+    uint32_t tokens = q->tokens ? q->tokens : ek_budget_step(!q->gpu, start_tokens(q), seqs);
     return (struct plan_setup){.memory_bytes = q->memory_bytes,
                                .share = q->share,
                                .cards = cards,

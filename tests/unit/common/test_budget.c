@@ -41,8 +41,17 @@ static void cpus(void **state)
         assert_int_equal(ek_budget_cpu(cases[i].flops, cases[i].token_flops), cases[i].tokens);
 }
 
+/* Answers have their tokens beside the prompts where each costs as much. */
+static void steps(void **state)
+{
+    (void)state;
+    assert_int_equal(ek_budget_step(true, 256, 64), 320);
+    assert_int_equal(ek_budget_step(false, 8192, 512), 8192);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cards), cmocka_unit_test(cpus)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cards), cmocka_unit_test(cpus),
+                                       cmocka_unit_test(steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

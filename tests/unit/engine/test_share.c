@@ -216,6 +216,36 @@ static void lends_what_ends_a_prompt(void **state)
     close_world(&w);
 }
 
+/* Prompts that fill a step together end in it, whoever answers or is opened beside them. */
+static void ends_prompts_that_fill_a_step(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    struct request *r[8];
+    struct world w;
+    uint32_t ended = 0;
+
+    p.max_batched_tokens = 16 + p.max_seqs;
+    p.prompt_rows = 16;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = p.limits.ceiling[LIMIT_BATCHED_TOKENS] =
+        p.max_batched_tokens;
+    open_world(&w, &p);
+    for (int i = 0; i < 8; i++)
+        r[i] = submit(&w, 8, 5, 100 * i);
+    for (uint32_t step = 1; step <= 4; step++) {
+        step_once(&w, 0);
+        assert_true(w.s->rates.landed_rows <= ended + 16 + SHARE_OPEN);
+        ended = 0;
+        for (int i = 0; i < 8; i++)
+            ended += atomic_load(&r[i]->out_count) > 0;
+        assert_true(ended >= 2 * step);
+    }
+    run_out(&w);
+    for (int i = 0; i < 8; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
 /* A step of answers alone takes at least its part of the time of the step before. */
 static void guesses_low(void **state)
 {
@@ -571,6 +601,7 @@ int main(void)
         cmocka_unit_test(keeps_what_pays),
         cmocka_unit_test(lends_what_ends_a_prompt),
         cmocka_unit_test(guesses_low),
+        cmocka_unit_test(ends_prompts_that_fill_a_step),
         cmocka_unit_test(plans_late),
         cmocka_unit_test(plans_after_very_long_steps),
         cmocka_unit_test(plans_late_for_other_tenants),
