@@ -1,25 +1,92 @@
 /*
- * How the nodes meet and fail. mpirun has started them and ends them: a node that dies ends all
- * others within a second or two, whatever they do. What is found here is what it cannot see: a node
- * that is there and silent in a step, and nodes that do not fit.
+ * Nodes that compute one model: how they meet, what node 0 asks of the others and what these do,
+ * and how all of them fail. mpirun has started them and ends them: a node that dies ends all others
+ * within a second or two, whatever they do. What is found here is what it cannot see: a node that
+ * is there and silent in a step, and nodes that do not fit. A failure is stored once, by
+ * cluster_fail(); no thread waits after it.
+ *
+ * Node 0: its device of ranks (ranks.c) has each of the others as one rank more (struct ek_others),
+ * whose calls are orders. An order goes to all nodes at once and is waited for together; a step
+ * goes packed, and is sampled by the order behind its own. Of each node comes an answer: a reply to
+ * LOAD and KV, a result (struct ek_result) of each step that was sampled, which is that of the
+ * node's own device of ranks: no token leaves on which the nodes do not agree. The node with the
+ * first rank of the last stage tells its results whole, unless that is node 0; the others tell a
+ * sum of what they sampled, or that they did their part. A step's own ranks have landed long before
+ * other nodes are waited for; who asks again after a timeout goes on with the same wait.
+ *
+ * The others: one thread takes orders, which only put steps in the ranks' queues and do not wait,
+ * and between them waits a moment for the oldest step and says what was sampled. Steps are taken,
+ * sampled and landed in the order of their ids, so that three counts tell where each is:
+ * landed <= sampled <= taken <= landed + 2. What is said is not waited for, since node 0 may be
+ * waiting for an order of its own to be taken.
  */
 #include "kernels/mpi/cluster.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/mpi/cluster_inside.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/mpi/wire.h"
 #include "kernels/plugin.h"
+#include "kernels/ranks.h"
 
-#define MODULE "libevenkeel-mpi.so"
+#define MODULE    "libevenkeel-mpi.so"
+#define MOMENT_US 50u /* of a wait for a step, between two looks for orders; */
+#define LOOK_US   1u  /* and of such a look */
+
+enum cluster_order {
+    ORDER_LOAD = EK_MPI_ORDER, /* struct cluster_load: opens the device, too */
+    ORDER_KV,                  /* struct ek_kv_params: the first opens the pool, others resize it */
+    ORDER_STEP,                /* struct ek_step, packed */
+    ORDER_SAMPLE,              /* struct ek_masks, or nothing: of the oldest step */
+    ORDER_BYE,                 /* int32_t exit code of node 0 */
+};
+
+struct cluster_load {
+    uint8_t meeting[EK_MEETING_BYTES];
+    struct ek_plan_request plan; /* but its graph, which each node has */
+};
+
+struct cluster_reply {
+    int32_t code;
+    uint64_t room_bytes; /* of ORDER_LOAD: ek_device_stats.room_bytes */
+    struct ek_fault fault;
+};
+
+struct ek_cluster {
+    struct ek_cluster_params p;
+    struct ek_node_card card[EK_NODES_MOST]; /* of all */
+    struct ek_wire orders, sums; /* the first is cut when the group fails, the other also when ranks
+                                    do */
+    uint8_t meeting[EK_MEETING_BYTES];
+    struct ek_wire_buffer in, asked[2]; /* node 0: what came last; steps under way, packed, */
+    uint64_t until_us[2];               /* and until when their results are waited for */
+    bool over;                          /* all has been said and taken: it ends as it should */
+    pthread_mutex_t lock;               /* of what follows */
+    char why[480];                      /* the first failure; before the wires are cut for it */
+    const struct ek_backend *each;      /* of the ranks here, NULL = none: */
+    struct ek_group *group;             /* whose waits a failure ends */
+};
+
+/* The node with the first rank of the last stage, which tells results whole. */
+static uint32_t cluster_teller(const struct ek_cluster *c)
+{
+    const struct ek_node_card *all = &c->p.card;
+    return (all->ranks - all->ranks / all->stages) / (all->ranks / c->p.nodes);
+}
 
 /* ---- failing ---- */
 
-void cluster_fail(struct ek_cluster *c, const char *form, ...)
+/* The first failure counts: no thread waits any more. */
+static void cluster_fail(struct ek_cluster *c, const char *form, ...)
+    __attribute__((format(printf, 2, 3)));
+static void cluster_fail(struct ek_cluster *c, const char *form, ...)
 {
     va_list args;
 
@@ -38,7 +105,8 @@ void cluster_fail(struct ek_cluster *c, const char *form, ...)
     pthread_mutex_unlock(&c->lock);
 }
 
-void cluster_lost(void *cluster, uint32_t node, int code)
+/* A node was silent or is gone, by a code of the table. */
+static void cluster_lost(void *cluster, uint32_t node, int code)
 {
     struct ek_cluster *c = cluster;
     const char *host = c->card[node].host;
@@ -58,7 +126,8 @@ void ek_cluster_abort(struct ek_cluster *c, int code)
         c->p.mpi->abort(c->p.self, code);
 }
 
-void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct ek_group *group)
+static void cluster_group(struct ek_cluster *c, const struct ek_backend *each,
+                          struct ek_group *group)
 {
     pthread_mutex_lock(&c->lock);
     c->each = each;
@@ -202,7 +271,160 @@ void ek_cluster_free(struct ek_cluster *c)
     free(c);
 }
 
-/* ---- what the others have ---- */
+/* ---- node 0: orders ---- */
+
+/* The body to the nodes from `from` on, nothing to those before it. */
+static int lead_order(struct ek_cluster *c, uint32_t order, const void *body, size_t bytes,
+                      uint32_t from)
+{
+    struct ek_mpi_message m[EK_NODES_MOST];
+
+    for (uint32_t k = 1; k < c->p.nodes; k++)
+        m[k - 1] = ek_mpi_flat(k, order, true, body, k < from ? 0 : bytes);
+    return ek_wire_move(&c->orders, m, c->p.nodes - 1, 0);
+}
+
+static int lead_load(struct ek_cluster *c, const struct ek_plan_request *q)
+{
+    struct cluster_load o = {.plan = *q};
+
+    o.plan.graph = NULL;
+    memcpy(o.meeting, c->meeting, sizeof(o.meeting));
+    return lead_order(c, ORDER_LOAD, &o, sizeof(o), 0);
+}
+
+static int lead_kv(struct ek_cluster *c, const struct ek_kv_params *p)
+{
+    return lead_order(c, ORDER_KV, p, sizeof(*p), 0);
+}
+
+/* That may be a long time: mpirun ends this node where another one dies. */
+static int lead_settle(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek_fault *fault)
+{
+    int first = 0;
+
+    for (uint32_t k = 1; k < c->p.nodes; k++) {
+        int r = ek_wire_take(&c->orders, k, EK_MPI_REPLY, &c->in, 0);
+        if (r < 0)
+            return r;
+        const struct cluster_reply *reply = c->in.data;
+        if (reply->room_bytes > 0 && reply->room_bytes < *ret_room_bytes)
+            *ret_room_bytes = reply->room_bytes;
+        if (reply->code == 0 || first < 0)
+            continue;
+        first = reply->code;
+        ek_fault_write(fault, reply->fault.field, "node %u (%s): %.380s", k, c->card[k].host,
+                       reply->fault.msg[0] ? reply->fault.msg : ek_strerror(reply->code));
+    }
+    return first;
+}
+
+/* ---- node 0: steps ---- */
+
+static int lead_forward(struct ek_cluster *c, const struct ek_step *step)
+{
+    struct ek_wire_buffer *asked = &c->asked[step->id & 1];
+    int r = ek_wire_room(asked, step->bytes);
+
+    c->until_us[step->id & 1] = 0;
+    if (r < 0)
+        return r;
+    struct ek_step *packed = asked->data;
+    ek_step_pack(step, packed);
+    return lead_order(c, ORDER_STEP, packed, packed->bytes, 0);
+}
+
+/* Of the oldest step that was not. */
+static int lead_sample(struct ek_cluster *c, const struct ek_masks *masks)
+{
+    return lead_order(c, ORDER_SAMPLE, masks, masks ? ek_masks_bytes(masks) : 0, cluster_teller(c));
+}
+
+static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t step)
+{
+    const char *host = c->card[node].host;
+
+    if (code == -ETIMEDOUT && node > 0)
+        cluster_lost(c, node, code);
+    else if (code == -EBADMSG)
+        cluster_fail(c,
+                     "node %u (%s) sampled other tokens than node %u in step %llu: its memory, "
+                     "processor or network is faulty",
+                     node, host, cluster_teller(c), (unsigned long long)step);
+    else
+        cluster_fail(c, "A rank of node %u (%s) failed: %s", node, host, ek_strerror(code));
+}
+
+/* Whether it has what the step asks for; others than the one that tells it send a sum alone. */
+static bool lead_is_whole(const struct ek_cluster *c, uint32_t node, const struct ek_result *from)
+{
+    const struct ek_step *asked = c->asked[from->step & 1].data;
+    uint32_t scores = 0, hiddens = 0;
+
+    for (uint32_t i = 0; i < asked->seqs; i++) {
+        scores += ek_step_seqs(asked)[i].scores;
+        hiddens += ek_step_seqs(asked)[i].hidden > 0;
+    }
+    return from->error < 0 || node != cluster_teller(c) ||
+           (from->seqs == asked->seqs && from->scores == scores && from->hiddens == hiddens);
+}
+
+static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
+                     struct ek_result *ret_result, size_t bytes, uint64_t timeout_us)
+{
+    uint64_t *until_us = &c->until_us[step & 1];
+
+    /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
+    if (timeout_us > 0 && *until_us == 0 && c->p.stall_us > 0)
+        *until_us = ek_now_us() + c->p.stall_us + c->p.stall_us / 4;
+    int r = ek_wire_take(&c->orders, node, EK_MPI_DONE, &c->in, timeout_us > 0 ? timeout_us : 1);
+    if (r == -ETIMEDOUT && *until_us > 0 && ek_now_us() >= *until_us) {
+        cluster_lost(c, node, r);
+        r = EK_ECOMM;
+    }
+    if (r < 0)
+        return r;
+    const struct ek_result *from = c->in.data;
+    if (c->in.bytes > bytes || ek_result_check(from, c->in.bytes) < 0 || from->step != step ||
+        !lead_is_whole(c, node, from)) {
+        lead_blame(c, node, -EPROTO, step);
+        return EK_ECOMM;
+    }
+    memcpy(ret_result, from, c->in.bytes);
+    if (ret_result->error < 0) /* it ends, and with it all */
+        lead_blame(c, node, ret_result->error, step);
+    return 0;
+}
+
+/* ---- node 0: ending ---- */
+
+uint32_t ek_cluster_leaver(struct ek_cluster *c)
+{
+    uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
+    struct ek_wire_buffer none = {.data = NULL};
+
+    return ek_wire_look(&c->orders, &node, &tag) == 1 &&
+                   ek_wire_take(&c->orders, node, tag, &none, 0) == 0
+               ? node
+               : 0;
+}
+
+void ek_cluster_bye(struct ek_cluster *c, int code)
+{
+    const int32_t body = code;
+
+    if (c)
+        c->over = lead_order(c, ORDER_BYE, &body, sizeof(body), 0) == 0;
+}
+
+static const struct ek_others cluster_others = {.group = cluster_group,
+                                                .load = lead_load,
+                                                .kv = lead_kv,
+                                                .settle = lead_settle,
+                                                .forward = lead_forward,
+                                                .sample = lead_sample,
+                                                .wait = lead_wait,
+                                                .blame = lead_blame};
 
 void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
 {
@@ -217,4 +439,166 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
 const struct ek_node_card *ek_cluster_cards(const struct ek_cluster *c)
 {
     return c->card;
+}
+
+/* ---- the others: steps ---- */
+
+struct follower {
+    struct ek_cluster *c;
+    struct ek_follow_params p;
+    struct ek_device *device;
+    struct ek_plan_request plan;
+    struct ek_kv_params kv;                      /* 0 blocks: not open yet */
+    struct ek_wire_buffer step[2], masks[2], in; /* what came last */
+    struct ek_wire_buffer result;                /* of a step, before it is said */
+    uint32_t taken, sampled, landed;             /* steps */
+    int32_t code;                                /* of ORDER_BYE */
+};
+
+/* Keeps what came for as long as its step is under way. */
+static const struct ek_wire_buffer *keep(struct follower *f, struct ek_wire_buffer *as)
+{
+    const struct ek_wire_buffer before = *as;
+
+    *as = f->in;
+    f->in = before;
+    return as;
+}
+
+static int take_step(struct follower *f)
+{
+    if (f->taken - f->landed == 2)
+        return -EBADMSG;
+    const struct ek_wire_buffer *in = keep(f, &f->step[f->taken++ % 2]);
+    int r = ek_step_check(in->data, in->bytes, &f->plan.ceiling, f->p.graph->vocab, f->kv.blocks,
+                          f->plan.block_size, f->kv.states);
+    return r < 0 ? r : f->p.backend->forward(f->device, in->data);
+}
+
+static int take_sample(struct follower *f)
+{
+    if (f->sampled == f->taken)
+        return -EBADMSG;
+    const uint32_t at = f->sampled++ % 2;
+    const struct ek_wire_buffer *in = keep(f, &f->masks[at]);
+    if (in->bytes > 0 &&
+        (in->bytes < sizeof(struct ek_masks) || in->bytes != ek_masks_bytes(in->data)))
+        return -EBADMSG;
+    return f->p.backend->sample(f->device, f->step[at].data, in->bytes > 0 ? in->data : NULL);
+}
+
+/* Waits a moment for the oldest step; what is here after a failure does not fit to the others. */
+static int land(struct follower *f)
+{
+    const struct ek_step *step = f->step[f->landed % 2].data;
+    struct ek_result *result = f->result.data;
+
+    int r = f->p.backend->wait(f->device, step->id, result, f->result.room, MOMENT_US);
+    if (r == -ETIMEDOUT)
+        return 0;
+    const int error = r < 0 ? r : result->error;
+    if (error < 0)
+        *result = (struct ek_result){.step = step->id, .error = error};
+    else if (cluster_teller(f->c) != f->c->p.node)
+        *result = (struct ek_result){.step = step->id, .sum = ek_result_sum(result)};
+    f->landed++;
+    r = ek_wire_tell(&f->c->orders, 0, EK_MPI_DONE, result, ek_result_own_bytes(result));
+    return r < 0 ? r : error;
+}
+
+/* ---- the others: orders ---- */
+
+static int obey_load(struct follower *f, struct ek_fault *fault)
+{
+    const struct cluster_load *o = f->in.data;
+    const struct ek_step_ceiling *ceiling = &f->plan.ceiling;
+
+    f->plan = o->plan;
+    f->plan.graph = f->p.graph;
+    memcpy(f->c->meeting, o->meeting, sizeof(f->c->meeting));
+    int r = ek_wire_room(&f->result, ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs,
+                                                     f->p.graph->hidden));
+    if (r == 0)
+        r = f->p.backend->open(&f->p.open, &f->device, fault);
+    if (r < 0)
+        return r;
+    f->p.loading(f->p.ctx, f->plan.max_model_len);
+    return f->p.backend->load(f->device, &f->plan, f->p.files, NULL, NULL, fault);
+}
+
+static int obey_kv(struct follower *f)
+{
+    const struct ek_kv_params *kv = f->in.data;
+    const bool opens = f->kv.blocks == 0;
+    int r = opens ? f->p.backend->kv_open(f->device, kv)
+                  : f->p.backend->kv_resize(f->device, kv->blocks);
+
+    if (r < 0)
+        return r;
+    f->kv = *kv;
+    if (opens)
+        f->p.ready(f->p.ctx, kv->blocks);
+    return 0;
+}
+
+/* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
+static int follow_reply(struct follower *f, struct ek_fault *fault)
+{
+    const bool loads = f->in.tag == ORDER_LOAD, resizes = f->kv.blocks > 0;
+    struct cluster_reply n = {.code = loads ? obey_load(f, fault) : obey_kv(f)};
+
+    n.fault = *fault;
+    if (loads && n.code == 0) {
+        struct ek_device_stats now;
+        f->p.backend->stats(f->device, &now);
+        n.room_bytes = now.room_bytes;
+    }
+    int r = ek_wire_tell(&f->c->orders, 0, EK_MPI_REPLY, &n, sizeof(n));
+    return r < 0 || resizes ? r : n.code;
+}
+
+/* 1: node 0 says that all end. */
+static int obey(struct follower *f, struct ek_fault *fault)
+{
+    switch (f->in.tag) {
+    case ORDER_LOAD:
+    case ORDER_KV: return follow_reply(f, fault);
+    case ORDER_STEP: return take_step(f);
+    case ORDER_SAMPLE: return take_sample(f);
+    case ORDER_BYE: memcpy(&f->code, f->in.data, sizeof(f->code)); return 1;
+    default: return -EBADMSG; /* no order of this version */
+    }
+}
+
+int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, int *ret_code,
+                      struct ek_fault *fault)
+{
+    struct follower f = {.c = c, .p = *p};
+    int r = 0;
+
+    ek_cluster_open(c, &f.p.open);
+    while (r == 0) {
+        const bool idle = f.landed == f.sampled;
+        r = ek_wire_take(&c->orders, 0, EK_MPI_ORDER, &f.in, idle ? 0 : LOOK_US);
+        r = r == -ETIMEDOUT ? land(&f) : r < 0 ? r : obey(&f, fault);
+    }
+    if (r < 0 && atomic_load(&c->orders.cut))
+        (void)snprintf(fault->msg, sizeof(fault->msg), "%s", c->why);
+    *ret_code = f.code;
+    p->backend->close(f.device);
+    for (int i = 0; i < 2; i++) {
+        free(f.step[i].data);
+        free(f.masks[i].data);
+    }
+    free(f.result.data);
+    free(f.in.data);
+    c->over = r > 0;
+    return r < 0 ? r : 0;
+}
+
+void ek_cluster_leave(struct ek_cluster *c)
+{
+    struct ek_mpi_message m = ek_mpi_flat(0, EK_MPI_LEAVE, true, NULL, 0);
+
+    (void)ek_wire_move(&c->orders, &m, 1, 0);
 }

@@ -27,7 +27,7 @@ enum ek_mpi_tag {
     EK_MPI_REPLY,    /* to node 0: to an order */
     EK_MPI_DONE,     /* to node 0: how a step ended */
     EK_MPI_LEAVE,    /* to node 0: a node was asked to stop; empty */
-    EK_MPI_ORDER,    /* of node 0: this and above, see cluster_inside.h */
+    EK_MPI_ORDER,    /* of node 0: this and above, see cluster.c */
 };
 
 /* A matrix of `rows` rows of `width` bytes that lie `stride` apart, to a node or from it. */
