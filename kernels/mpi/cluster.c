@@ -35,10 +35,10 @@
 #include "kernels/mpi/wire.h"
 #include "kernels/plugin.h"
 #include "kernels/ranks.h"
+#include "kernels/ranks_inside.h"
 
 #define MODULE    "libevenkeel-mpi.so"
-#define MOMENT_US 50u /* of a wait for a step, between two looks for orders; */
-#define LOOK_US   1u  /* and of such a look */
+#define MOMENT_US 50u /* of a wait for a step, between two looks for orders */
 
 enum cluster_order {
     ORDER_LOAD = EK_MPI_ORDER, /* struct cluster_load: opens the device, too */
@@ -64,18 +64,32 @@ struct ek_cluster {
     struct ek_node_card card[EK_NODES_MOST]; /* of all */
     struct ek_wire orders, sums; /* the first is cut when the group fails, the other also when ranks
                                     do */
+    bool met;                    /* all have the cards of all; */
+    int code;                    /* else why not */
+    bool over;                   /* all has been said and taken: it ends as it should */
     uint8_t meeting[EK_MEETING_BYTES];
-    struct ek_wire_buffer in, asked[2]; /* node 0: what came last; steps under way, packed, */
-    uint64_t until_us[2];               /* and until when their results are waited for */
-    bool over;                          /* all has been said and taken: it ends as it should */
-    pthread_mutex_t lock;               /* of what follows */
-    char why[480];                      /* the first failure; before the wires are cut for it */
-    const struct ek_backend *each;      /* of the ranks here, NULL = none: */
-    struct ek_group *group;             /* whose waits a failure ends */
+    struct ek_wire_buffer in;        /* what came last */
+    struct cluster_flight {          /* steps under way, in turn */
+        struct ek_wire_buffer step;  /* packed */
+        struct ek_wire_buffer masks; /* the others */
+        uint64_t until_us;           /* node 0: so long its results are waited for, 0 = not yet */
+    } flight[2];
+    /* Of the others: */
+    struct ek_follow_params f;
+    struct ek_device *device;
+    struct ek_plan_request plan;
+    struct ek_kv_params kv;          /* 0 blocks: not open yet */
+    struct ek_wire_buffer result;    /* of a step, before it is said */
+    uint32_t taken, sampled, landed; /* steps */
+    /* Of all nodes: */
+    pthread_mutex_t lock;          /* of what follows */
+    char why[480];                 /* the first failure; before the wires are cut for it */
+    const struct ek_backend *each; /* of the ranks here, NULL = none: */
+    struct ek_group *group;        /* whose waits a failure ends */
 };
 
 /* The node with the first rank of the last stage, which tells results whole. */
-static uint32_t cluster_teller(const struct ek_cluster *c)
+static uint32_t teller_of(const struct ek_cluster *c)
 {
     const struct ek_node_card *all = &c->p.card;
     return (all->ranks - all->ranks / all->stages) / (all->ranks / c->p.nodes);
@@ -95,7 +109,7 @@ static void cluster_fail(struct ek_cluster *c, const char *form, ...)
         va_start(args, form);
         (void)vsnprintf(c->why, sizeof(c->why), form, args);
         va_end(args);
-        if (c->p.lost) /* before anybody fails for it and has less to say */
+        if (c->p.lost && c->met) /* before anybody fails for it and has less to say */
             c->p.lost(c->p.ctx, c->why);
         ek_wire_cut(&c->orders);
         ek_wire_cut(&c->sums);
@@ -105,16 +119,27 @@ static void cluster_fail(struct ek_cluster *c, const char *form, ...)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* A node was silent or is gone, by a code of the table. */
+/* Why the group fails by a node that is silent or gone, by a code of the table. */
 static void cluster_lost(void *cluster, uint32_t node, int code)
 {
     struct ek_cluster *c = cluster;
-    const char *host = c->card[node].host;
+    const char *host = c->met ? c->card[node].host : "host unknown";
 
-    if (code == -ETIMEDOUT)
+    if (!c->met)
+        c->code = code == -EPROTO ? -EBADMSG : EK_ECOMM;
+    if (code == -ETIMEDOUT && c->met)
         cluster_fail(c,
                      "node %u (%s) did not answer for %.1f s: it hangs, or the network to it does",
                      node, host, (double)c->p.stall_us / 1e6);
+    else if (code == -ETIMEDOUT)
+        cluster_fail(c,
+                     "Node %u of %u did not say within %.0f s what it is: look at its log, and "
+                     "whether MPI uses a network that all machines are in (--mca "
+                     "btl_tcp_if_include)",
+                     node, c->p.nodes, (double)c->p.wait_us / 1e6);
+    else if (code == -EPROTO && !c->met)
+        cluster_fail(c, "Node %u is another version of this program: install the same on all nodes",
+                     node);
     else
         cluster_fail(c, "MPI cannot reach node %u (%s) any more: %s", node, host,
                      ek_strerror(code));
@@ -150,52 +175,24 @@ int ek_card_check(const struct ek_node_card *mine, const struct ek_node_card *fi
     return 0;
 }
 
-struct meeting {
-    const struct ek_cluster_params *p;
-    struct ek_fault *fault;
-    int code;
-};
-
-static void meeting_failed(void *ctx, uint32_t node, int code)
-{
-    struct meeting *m = ctx;
-
-    m->code = EK_ECOMM;
-    if (code == -EPROTO)
-        m->code = ek_fault_set(m->fault, "nnodes",
-                               "Node %u is another version of this program: install the same on "
-                               "all nodes",
-                               node);
-    else if (code == -ETIMEDOUT)
-        ek_fault_write(m->fault, "nnodes",
-                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
-                       "whether MPI uses a network that all machines are in (--mca "
-                       "btl_tcp_if_include)",
-                       node, m->p->nodes, (double)m->p->wait_us / 1e6);
-    else
-        ek_fault_write(m->fault, "nnodes", "MPI cannot reach node %u any more: %s", node,
-                       ek_strerror(code));
-}
-
 /* All have the cards of all, and each holds its own against that of node 0. */
 static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
 {
-    struct meeting m = {.p = &c->p, .fault = fault};
-
     c->orders = (struct ek_wire){.node = c->p.node,
                                  .nodes = c->p.nodes,
                                  .mpi = c->p.mpi,
                                  .self = c->p.self,
                                  .stall_us = c->p.wait_us,
-                                 .failed = meeting_failed,
-                                 .ctx = &m};
+                                 .failed = cluster_lost,
+                                 .ctx = c};
     c->card[c->p.node] = c->p.card;
-    if (ek_wire_share(&c->orders, c->card, sizeof(c->card[0]) / EK_WIRE_WORD) < 0)
-        return m.code;
+    if (ek_wire_share(&c->orders, c->card, sizeof(c->card[0]) / EK_WIRE_WORD) < 0) {
+        ek_fault_write(fault, "nnodes", "%s", c->why);
+        return c->code;
+    }
     c->orders.stall_us = c->p.stall_us;
-    c->orders.failed = cluster_lost;
-    c->orders.ctx = c;
     c->sums = c->orders;
+    c->met = true;
     return ek_card_check(&c->p.card, &c->card[0], fault);
 }
 
@@ -265,9 +262,12 @@ void ek_cluster_free(struct ek_cluster *c)
     ek_wire_done(&c->orders);
     ek_wire_done(&c->sums);
     pthread_mutex_destroy(&c->lock);
+    for (int i = 0; i < 2; i++) {
+        free(c->flight[i].step.data);
+        free(c->flight[i].masks.data);
+    }
+    free(c->result.data);
     free(c->in.data);
-    free(c->asked[0].data);
-    free(c->asked[1].data);
     free(c);
 }
 
@@ -304,7 +304,7 @@ static int lead_settle(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek
     int first = 0;
 
     for (uint32_t k = 1; k < c->p.nodes; k++) {
-        int r = ek_wire_take(&c->orders, k, EK_MPI_REPLY, &c->in, 0);
+        int r = ek_wire_take(&c->orders, k, EK_MPI_REPLY, &c->in, EK_WIRE_EVER);
         if (r < 0)
             return r;
         const struct cluster_reply *reply = c->in.data;
@@ -323,21 +323,21 @@ static int lead_settle(struct ek_cluster *c, uint64_t *ret_room_bytes, struct ek
 
 static int lead_forward(struct ek_cluster *c, const struct ek_step *step)
 {
-    struct ek_wire_buffer *asked = &c->asked[step->id & 1];
-    int r = ek_wire_room(asked, step->bytes);
+    struct cluster_flight *flight = &c->flight[step->id & 1];
+    int r = ek_wire_room(&flight->step, step->bytes);
 
-    c->until_us[step->id & 1] = 0;
     if (r < 0)
         return r;
-    struct ek_step *packed = asked->data;
+    struct ek_step *packed = flight->step.data;
     ek_step_pack(step, packed);
+    flight->until_us = 0;
     return lead_order(c, ORDER_STEP, packed, packed->bytes, 0);
 }
 
 /* Of the oldest step that was not. */
 static int lead_sample(struct ek_cluster *c, const struct ek_masks *masks)
 {
-    return lead_order(c, ORDER_SAMPLE, masks, masks ? ek_masks_bytes(masks) : 0, cluster_teller(c));
+    return lead_order(c, ORDER_SAMPLE, masks, masks ? ek_masks_bytes(masks) : 0, teller_of(c));
 }
 
 static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t step)
@@ -350,7 +350,7 @@ static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t s
         cluster_fail(c,
                      "node %u (%s) sampled other tokens than node %u in step %llu: its memory, "
                      "processor or network is faulty",
-                     node, host, cluster_teller(c), (unsigned long long)step);
+                     node, host, teller_of(c), (unsigned long long)step);
     else
         cluster_fail(c, "A rank of node %u (%s) failed: %s", node, host, ek_strerror(code));
 }
@@ -358,26 +358,26 @@ static void lead_blame(struct ek_cluster *c, uint32_t node, int code, uint64_t s
 /* Whether it has what the step asks for; others than the one that tells it send a sum alone. */
 static bool lead_is_whole(const struct ek_cluster *c, uint32_t node, const struct ek_result *from)
 {
-    const struct ek_step *asked = c->asked[from->step & 1].data;
+    const struct ek_step *asked = c->flight[from->step & 1].step.data;
     uint32_t scores = 0, hiddens = 0;
 
     for (uint32_t i = 0; i < asked->seqs; i++) {
         scores += ek_step_seqs(asked)[i].scores;
         hiddens += ek_step_seqs(asked)[i].hidden > 0;
     }
-    return from->error < 0 || node != cluster_teller(c) ||
+    return from->error < 0 || node != teller_of(c) ||
            (from->seqs == asked->seqs && from->scores == scores && from->hiddens == hiddens);
 }
 
 static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
                      struct ek_result *ret_result, size_t bytes, uint64_t timeout_us)
 {
-    uint64_t *until_us = &c->until_us[step & 1];
+    uint64_t *until_us = &c->flight[step & 1].until_us;
 
     /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
     if (timeout_us > 0 && *until_us == 0 && c->p.stall_us > 0)
         *until_us = ek_now_us() + c->p.stall_us + c->p.stall_us / 4;
-    int r = ek_wire_take(&c->orders, node, EK_MPI_DONE, &c->in, timeout_us > 0 ? timeout_us : 1);
+    int r = ek_wire_take(&c->orders, node, EK_MPI_DONE, &c->in, timeout_us);
     if (r == -ETIMEDOUT && *until_us > 0 && ek_now_us() >= *until_us) {
         cluster_lost(c, node, r);
         r = EK_ECOMM;
@@ -400,13 +400,9 @@ static int lead_wait(struct ek_cluster *c, uint32_t node, uint64_t step,
 
 uint32_t ek_cluster_leaver(struct ek_cluster *c)
 {
-    uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
-    struct ek_wire_buffer none = {.data = NULL};
+    struct ek_wire_buffer in = {.data = NULL}; /* nothing lies in it */
 
-    return ek_wire_look(&c->orders, &node, &tag) == 1 &&
-                   ek_wire_take(&c->orders, node, tag, &none, 0) == 0
-               ? node
-               : 0;
+    return ek_wire_take(&c->orders, EK_MPI_ANY, EK_MPI_LEAVE, &in, 0) == 0 ? in.node : 0;
 }
 
 void ek_cluster_bye(struct ek_cluster *c, int code)
@@ -443,129 +439,115 @@ const struct ek_node_card *ek_cluster_cards(const struct ek_cluster *c)
 
 /* ---- the others: steps ---- */
 
-struct follower {
-    struct ek_cluster *c;
-    struct ek_follow_params p;
-    struct ek_device *device;
-    struct ek_plan_request plan;
-    struct ek_kv_params kv;                      /* 0 blocks: not open yet */
-    struct ek_wire_buffer step[2], masks[2], in; /* what came last */
-    struct ek_wire_buffer result;                /* of a step, before it is said */
-    uint32_t taken, sampled, landed;             /* steps */
-    int32_t code;                                /* of ORDER_BYE */
-};
-
 /* Keeps what came for as long as its step is under way. */
-static const struct ek_wire_buffer *keep(struct follower *f, struct ek_wire_buffer *as)
+static const struct ek_wire_buffer *keep(struct ek_cluster *c, struct ek_wire_buffer *as)
 {
     const struct ek_wire_buffer before = *as;
 
-    *as = f->in;
-    f->in = before;
+    *as = c->in;
+    c->in = before;
     return as;
 }
 
-static int take_step(struct follower *f)
+static int take_step(struct ek_cluster *c)
 {
-    if (f->taken - f->landed == 2)
+    if (c->taken - c->landed == 2)
         return -EBADMSG;
-    const struct ek_wire_buffer *in = keep(f, &f->step[f->taken++ % 2]);
-    int r = ek_step_check(in->data, in->bytes, &f->plan.ceiling, f->p.graph->vocab, f->kv.blocks,
-                          f->plan.block_size, f->kv.states);
-    return r < 0 ? r : f->p.backend->forward(f->device, in->data);
+    const struct ek_wire_buffer *in = keep(c, &c->flight[c->taken++ % 2].step);
+    int r = ek_step_check(in->data, in->bytes, &c->plan.ceiling, c->f.graph->vocab, c->kv.blocks,
+                          c->plan.block_size, c->kv.states);
+    return r < 0 ? r : c->f.backend->forward(c->device, in->data);
 }
 
-static int take_sample(struct follower *f)
+static int take_sample(struct ek_cluster *c)
 {
-    if (f->sampled == f->taken)
+    if (c->sampled == c->taken)
         return -EBADMSG;
-    const uint32_t at = f->sampled++ % 2;
-    const struct ek_wire_buffer *in = keep(f, &f->masks[at]);
+    struct cluster_flight *flight = &c->flight[c->sampled++ % 2];
+    const struct ek_wire_buffer *in = keep(c, &flight->masks);
     if (in->bytes > 0 &&
         (in->bytes < sizeof(struct ek_masks) || in->bytes != ek_masks_bytes(in->data)))
         return -EBADMSG;
-    return f->p.backend->sample(f->device, f->step[at].data, in->bytes > 0 ? in->data : NULL);
+    return c->f.backend->sample(c->device, flight->step.data, in->bytes > 0 ? in->data : NULL);
 }
 
 /* Waits a moment for the oldest step; what is here after a failure does not fit to the others. */
-static int land(struct follower *f)
+static int land(struct ek_cluster *c)
 {
-    const struct ek_step *step = f->step[f->landed % 2].data;
-    struct ek_result *result = f->result.data;
+    const struct ek_step *step = c->flight[c->landed % 2].step.data;
+    struct ek_result *result = c->result.data;
 
-    int r = f->p.backend->wait(f->device, step->id, result, f->result.room, MOMENT_US);
+    int r = c->f.backend->wait(c->device, step->id, result, c->result.room, MOMENT_US);
     if (r == -ETIMEDOUT)
         return 0;
     const int error = r < 0 ? r : result->error;
     if (error < 0)
         *result = (struct ek_result){.step = step->id, .error = error};
-    else if (cluster_teller(f->c) != f->c->p.node)
+    else if (teller_of(c) != c->p.node)
         *result = (struct ek_result){.step = step->id, .sum = ek_result_sum(result)};
-    f->landed++;
-    r = ek_wire_tell(&f->c->orders, 0, EK_MPI_DONE, result, ek_result_own_bytes(result));
+    c->landed++;
+    r = ek_wire_tell(&c->orders, 0, EK_MPI_DONE, result, ek_result_own_bytes(result));
     return r < 0 ? r : error;
 }
 
 /* ---- the others: orders ---- */
 
-static int obey_load(struct follower *f, struct ek_fault *fault)
+static int obey_load(struct ek_cluster *c, struct ek_fault *fault)
 {
-    const struct cluster_load *o = f->in.data;
-    const struct ek_step_ceiling *ceiling = &f->plan.ceiling;
+    const struct cluster_load *o = c->in.data;
 
-    f->plan = o->plan;
-    f->plan.graph = f->p.graph;
-    memcpy(f->c->meeting, o->meeting, sizeof(f->c->meeting));
-    int r = ek_wire_room(&f->result, ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs,
-                                                     f->p.graph->hidden));
+    c->plan = o->plan;
+    c->plan.graph = c->f.graph;
+    memcpy(c->meeting, o->meeting, sizeof(c->meeting));
+    int r = ek_wire_room(&c->result, ranks_result_bytes(&c->plan));
     if (r == 0)
-        r = f->p.backend->open(&f->p.open, &f->device, fault);
+        r = c->f.backend->open(&c->f.open, &c->device, fault);
     if (r < 0)
         return r;
-    f->p.loading(f->p.ctx, f->plan.max_model_len);
-    return f->p.backend->load(f->device, &f->plan, f->p.files, NULL, NULL, fault);
+    c->f.loading(c->f.ctx, c->plan.max_model_len);
+    return c->f.backend->load(c->device, &c->plan, c->f.files, NULL, NULL, fault);
 }
 
-static int obey_kv(struct follower *f)
+static int obey_kv(struct ek_cluster *c)
 {
-    const struct ek_kv_params *kv = f->in.data;
-    const bool opens = f->kv.blocks == 0;
-    int r = opens ? f->p.backend->kv_open(f->device, kv)
-                  : f->p.backend->kv_resize(f->device, kv->blocks);
+    const struct ek_kv_params *kv = c->in.data;
+    const bool opens = c->kv.blocks == 0;
+    int r = opens ? c->f.backend->kv_open(c->device, kv)
+                  : c->f.backend->kv_resize(c->device, kv->blocks);
 
     if (r < 0)
         return r;
-    f->kv = *kv;
+    c->kv = *kv;
     if (opens)
-        f->p.ready(f->p.ctx, kv->blocks);
+        c->f.ready(c->f.ctx, kv->blocks);
     return 0;
 }
 
 /* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
-static int follow_reply(struct follower *f, struct ek_fault *fault)
+static int follow_reply(struct ek_cluster *c, struct ek_fault *fault)
 {
-    const bool loads = f->in.tag == ORDER_LOAD, resizes = f->kv.blocks > 0;
-    struct cluster_reply n = {.code = loads ? obey_load(f, fault) : obey_kv(f)};
+    const bool loads = c->in.tag == ORDER_LOAD, resizes = c->kv.blocks > 0;
+    struct cluster_reply n = {.code = loads ? obey_load(c, fault) : obey_kv(c)};
 
     n.fault = *fault;
     if (loads && n.code == 0) {
         struct ek_device_stats now;
-        f->p.backend->stats(f->device, &now);
+        c->f.backend->stats(c->device, &now);
         n.room_bytes = now.room_bytes;
     }
-    int r = ek_wire_tell(&f->c->orders, 0, EK_MPI_REPLY, &n, sizeof(n));
+    int r = ek_wire_tell(&c->orders, 0, EK_MPI_REPLY, &n, sizeof(n));
     return r < 0 || resizes ? r : n.code;
 }
 
 /* 1: node 0 says that all end. */
-static int obey(struct follower *f, struct ek_fault *fault)
+static int obey(struct ek_cluster *c, struct ek_fault *fault)
 {
-    switch (f->in.tag) {
+    switch (c->in.tag) {
     case ORDER_LOAD:
-    case ORDER_KV: return follow_reply(f, fault);
-    case ORDER_STEP: return take_step(f);
-    case ORDER_SAMPLE: return take_sample(f);
-    case ORDER_BYE: memcpy(&f->code, f->in.data, sizeof(f->code)); return 1;
+    case ORDER_KV: return follow_reply(c, fault);
+    case ORDER_STEP: return take_step(c);
+    case ORDER_SAMPLE: return take_sample(c);
+    case ORDER_BYE: return 1;
     default: return -EBADMSG; /* no order of this version */
     }
 }
@@ -573,27 +555,23 @@ static int obey(struct follower *f, struct ek_fault *fault)
 int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, int *ret_code,
                       struct ek_fault *fault)
 {
-    struct follower f = {.c = c, .p = *p};
     int r = 0;
 
-    ek_cluster_open(c, &f.p.open);
+    c->f = *p;
+    ek_cluster_open(c, &c->f.open);
     while (r == 0) {
-        const bool idle = f.landed == f.sampled;
-        r = ek_wire_take(&c->orders, 0, EK_MPI_ORDER, &f.in, idle ? 0 : LOOK_US);
-        r = r == -ETIMEDOUT ? land(&f) : r < 0 ? r : obey(&f, fault);
+        const bool idle = c->landed == c->sampled;
+        r = ek_wire_take(&c->orders, 0, EK_MPI_ORDER, &c->in, idle ? EK_WIRE_EVER : 0);
+        r = r == -ETIMEDOUT ? land(c) : r < 0 ? r : obey(c, fault);
     }
     if (r < 0 && atomic_load(&c->orders.cut))
         (void)snprintf(fault->msg, sizeof(fault->msg), "%s", c->why);
-    *ret_code = f.code;
-    p->backend->close(f.device);
-    for (int i = 0; i < 2; i++) {
-        free(f.step[i].data);
-        free(f.masks[i].data);
-    }
-    free(f.result.data);
-    free(f.in.data);
+    p->backend->close(c->device);
     c->over = r > 0;
-    return r < 0 ? r : 0;
+    if (r < 0)
+        return r;
+    *ret_code = *(const int32_t *)c->in.data;
+    return 0;
 }
 
 void ek_cluster_leave(struct ek_cluster *c)
