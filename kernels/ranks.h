@@ -1,6 +1,6 @@
 /*
  * What the device of several ranks (ranks.c) works out, apart from what it does; and how it reaches
- * ranks on other nodes, where this one leads them (mpi/lead.c).
+ * ranks on other nodes, where this one leads them (mpi/cluster.c).
  */
 #pragma once
 

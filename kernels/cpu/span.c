@@ -337,12 +337,13 @@ static int send_rows(void *ctx)
     struct span_end *e = ctx;
     struct cpu_span *s = e->span;
     uint32_t last = node_of(s, s->at.stages - 1), tag = EK_MPI_ROWS;
+    size_t bytes;
     int r = 0;
 
     /* What the last stage says of steps that are not asked about must not fill the connection. */
     if (s->stage == 0 &&
         pthread_mutex_trylock(&s->lock) == 0) { /* else another thread reads it now */
-        while (r == 0 && ek_wire_look(s->wire, &last, &tag) == 1)
+        while (r == 0 && ek_wire_look(s->wire, &last, &tag, &bytes) == 1)
             r = hear_one(s, e->out->slots);
         pthread_mutex_unlock(&s->lock);
     }

@@ -37,7 +37,7 @@ static void sleep_us(uint64_t us)
 
 /* How long one waits; a clock that stands still while this process does. */
 struct wire_wait {
-    uint64_t limit_us; /* 0 = for ever */
+    uint64_t limit_us;
     uint64_t waited_us, at_us;
 };
 
@@ -53,7 +53,7 @@ static int wire_pause(const struct ek_wire *w, struct wire_wait *wait)
     wait->waited_us += spent < STOPPED_US ? spent : STOPPED_US;
     if (atomic_load(&w->cut))
         return EK_ECOMM;
-    if (wait->limit_us > 0 && wait->waited_us >= wait->limit_us)
+    if (wait->waited_us >= wait->limit_us)
         return -ETIMEDOUT;
     if (wait->waited_us < AWAKE_US)
         (void)sched_yield();
@@ -78,7 +78,7 @@ static int wire_fail(struct ek_wire *w, uint32_t node, int code)
 /* Until the message is done: 0, or a code of the table or of the pause. */
 static int wire_await(const struct ek_wire *w, struct ek_mpi_message *m, uint64_t late_us)
 {
-    struct wire_wait wait = {.limit_us = w->stall_us > 0 ? w->stall_us + late_us : 0};
+    struct wire_wait wait = {.limit_us = w->stall_us > 0 ? w->stall_us + late_us : EK_WIRE_EVER};
     int r = 0;
 
     while (r == 0 && m->request && (r = w->mpi->test(w->self, m)) == 0)
@@ -134,13 +134,11 @@ int ek_wire_room(struct ek_wire_buffer *b, size_t bytes)
     return 0;
 }
 
-int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag)
+int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag, size_t *ret_bytes)
 {
-    size_t bytes;
-
     if (atomic_load(&w->cut))
         return EK_ECOMM;
-    int r = w->mpi->probe(w->self, node, tag, &bytes);
+    int r = w->mpi->probe(w->self, node, tag, ret_bytes);
     return r < 0 && *node != EK_MPI_ANY ? wire_fail(w, *node, r) : r;
 }
 
@@ -150,11 +148,11 @@ int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_
     struct wire_wait wait = {.limit_us = limit_us};
     int r;
 
-    do
-        r = atomic_load(&w->cut) ? EK_ECOMM : w->mpi->probe(w->self, &node, &tag, &b->bytes);
-    while (r == 0 && (r = wire_pause(w, &wait)) == 0);
+    while ((r = ek_wire_look(w, &node, &tag, &b->bytes)) == 0 && (r = wire_pause(w, &wait)) == 0)
+        continue;
     if (r < 0)
-        return r == -ETIMEDOUT ? r : wire_fail(w, node, r);
+        return r;
+    b->node = node;
     b->tag = tag;
     r = ek_wire_room(b, b->bytes);
     struct ek_mpi_message m = ek_mpi_flat(node, tag, false, b->data, b->bytes);

@@ -27,7 +27,7 @@ enum ek_mpi_tag {
     EK_MPI_REPLY,    /* to node 0: to an order */
     EK_MPI_DONE,     /* to node 0: how a step ended */
     EK_MPI_LEAVE,    /* to node 0: a node was asked to stop; empty */
-    EK_MPI_ORDER,    /* of node 0: this and above, see cluster_inside.h */
+    EK_MPI_ORDER,    /* of node 0: this and above, see cluster.c */
 };
 
 /* A matrix of `rows` rows of `width` bytes that lie `stride` apart, to a node or from it. */
@@ -86,19 +86,19 @@ struct ek_wire {
 int ek_wire_move(struct ek_wire *w, struct ek_mpi_message *m, uint32_t count, uint64_t late_us);
 /* Sends a copy, which may be taken later: waits only for that of the last few. */
 int ek_wire_tell(struct ek_wire *w, uint32_t node, uint32_t tag, const void *data, size_t bytes);
-/* Whether something has come, from which node and of what tag: as probe(). One that is gone fails
- * the wire. */
-int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag);
+/* Whether a message has come, as probe(). A node that is gone fails the wire. */
+int ek_wire_look(struct ek_wire *w, uint32_t *node, uint32_t *tag, size_t *ret_bytes);
 
 struct ek_wire_buffer {
     void *data;
     size_t room, bytes;
-    uint32_t tag; /* of the message that it has */
+    uint32_t node, tag; /* of the message that it has */
 };
 int ek_wire_room(struct ek_wire_buffer *b, size_t bytes); /* 0 or -ENOMEM */
-/* The next message of a node, of a tag as probe() has it, into a buffer that grows: -ETIMEDOUT when
- * it has not begun within limit_us (0 = for ever); one that has begun is taken whole. EK_ECOMM,
+/* The next message of a node and tag as probe() has them, into a buffer that grows: -ETIMEDOUT when
+ * it has not begun within limit_us (0: looks once); one that has begun is taken whole. EK_ECOMM,
  * -ENOMEM. */
+#define EK_WIRE_EVER UINT64_MAX
 int ek_wire_take(struct ek_wire *w, uint32_t node, uint32_t tag, struct ek_wire_buffer *b,
                  uint64_t limit_us);
 

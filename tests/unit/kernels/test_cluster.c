@@ -739,6 +739,27 @@ static void test_silent(void **state)
     mail_close(&box);
 }
 
+/* What it is has another size, which is said; `lost` is for a group that has met. */
+static void test_another_version(void **state)
+{
+    static const char card[100];
+    struct mailbox box;
+    struct node lead = {.node = 0, .nodes = 2, .stages = 1, .box = &box};
+    const struct ek_cluster_params p = params(&lead);
+    struct ek_mpi_message m = ek_mpi_flat(0, EK_MPI_SHARE, true, card, sizeof(card));
+    (void)state;
+
+    mail_open(&box, 2);
+    assert_int_equal(g_mail.begin(&box.end[1], &m), 0);
+    assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), -EBADMSG);
+    assert_non_null(strstr(lead.fault.msg, "Node 1 is another version of this program"));
+    assert_string_equal(lead.lost, "");
+    box.gone[1] = true;
+    assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), EK_ECOMM);
+    assert_non_null(strstr(lead.fault.msg, "MPI cannot reach node 1 (host unknown)"));
+    mail_close(&box);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -757,6 +778,7 @@ int main(void)
         cmocka_unit_test(test_taken_whole),
         cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_another_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

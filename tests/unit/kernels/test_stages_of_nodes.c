@@ -69,7 +69,8 @@ static int move_rows(struct ek_wire *w, uint32_t node, bool out, char *data, uin
 static bool rows_wait(struct ek_wire *w, uint32_t node)
 {
     uint32_t tag = EK_MPI_ROWS;
-    return ek_wire_look(w, &node, &tag) == 1;
+    size_t bytes;
+    return ek_wire_look(w, &node, &tag, &bytes) == 1;
 }
 
 static void test_rows(void **state)
