@@ -29,6 +29,7 @@ NAME = "qwen2-0.5b"
 HYBRID = "qwen3.5-0.8b"
 FORMS = {"bf16": ("auto", "BF16"), "int8": ("int8", "Q8_0"), "int4": ("int4", "Q4_0")}
 # Our value has to be at least so many times the peer's, by the instructions that products of bfloat16 can use.
+MANY, MANY_TOKENS = 16, 128  # clients at once; tokens of each prompt and of each answer
 SERVED = {"serve.16.output/vLLM": 1.8, "serve.16.ttft/vLLM": 2, "tiny.64/vLLM": 5}
 WITHOUT_AMX = {**SERVED, "decode.1.bf16": 1, "decode.1.int8": 1.1, "decode.1.int4": 1.1, "serve.decode.1/vLLM": 1.3, "serve.decode.16/vLLM": 2}
 BARS = {
@@ -74,7 +75,16 @@ class Figures:
     def limit(self, cell):
         """Of an engine cell, or of the serving cell that is bound alike; None: not known."""
         values = self.limits.get(cell) or self.limits.get(cell.removeprefix("serve.") + ".bf16")
-        return statistics.median(values) if values else None
+        return statistics.median(values) if values else self.limit_of_many(cell)
+
+    def limit_of_many(self, cell):
+        """Of MANY clients that ask at once: all prompts read, then all answers; and so many prompts that the median has its first token."""
+        if cell not in ("serve.16.output", "serve.16.ttft") or not (self.limits.get("prefill.512.bf16") and self.limits.get("decode.16.bf16")):
+            return None
+        prompt_s, answer_s = MANY_TOKENS / self.limit("prefill.512.bf16"), MANY * MANY_TOKENS / self.limit("decode.16.bf16")
+        if cell == "serve.16.ttft":
+            return (MANY // 2 + 1) * prompt_s * 1000
+        return MANY * MANY_TOKENS / (MANY * prompt_s + answer_s)
 
 
 class Server:
@@ -169,7 +179,7 @@ def serve_round(a, f, server):
     f.add("serve.decode.1", server.who, 1000 / one["serve.per_token.p50"])
     if a.hybrid:
         return
-    many = server.load(a.bench, 16, 16, 128, 128, 120000)
+    many = server.load(a.bench, MANY, MANY, MANY_TOKENS, MANY_TOKENS, 120000)
     f.add("serve.16.output", server.who, many["serve.output"])
     f.add("serve.16.ttft", server.who, many["serve.ttft.p50"])
     f.add("serve.decode.16", server.who, 16 * 1000 / many["serve.gap.p50"])
@@ -215,11 +225,11 @@ def rows_of(f, bars):
             rows.append(row)
         for who in peers:
             theirs = f.median(cell, who)
-            ratio = theirs / row["value"] if cell in less else row["value"] / theirs
             goal = bars.get(cell if who == "llama.cpp" and cell in bars else f"{cell}/{who}")
             limit = f.limit(cell)
+            ratio, most = (value and (theirs / value if cell in less else value / theirs) for value in (row["value"], limit))
             rows.append({**row, "peer": who, "peer_value": theirs, "ratio": ratio, "goal": goal, "met": ratio >= goal if goal else None,
-                         "most": limit / theirs if limit else None})
+                         "most": most})
     for form in ("bf16", "int8"):
         if (f"prefill.2048.{form}", "evenkeel") in f.values:
             ratio = f.median(f"prefill.2048.{form}", "evenkeel") / f.median(f"prefill.512.{form}", "evenkeel")
