@@ -28,6 +28,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "supervisor/io/child_run.h"
+#include "supervisor/io/exit_status.h"
 #include "supervisor/io/strays.h"
 
 #ifndef P_PIDFD
@@ -426,7 +427,14 @@ int child_reap(struct child *c, struct child_exit *ret_exit)
     if (r == 0 && wait_for_status(c, ret_exit) == 1) /* it has ended between the two */
         return 1;
     /* Not ours; or a debugger traces it, which gets the status first and may keep it for long. */
+    int status = 0;
     *ret_exit = (struct child_exit){.known = false};
+    if (exit_status_of(c->pidfd, c->pid, &status))
+        *ret_exit = (struct child_exit){.known = true,
+                                        .signaled = WIFSIGNALED(status),
+                                        .core = WIFSIGNALED(status) && WCOREDUMP(status),
+                                        .code = WIFSIGNALED(status) ? WTERMSIG(status)
+                                                                    : WEXITSTATUS(status)};
     return 1;
 }
 

@@ -4,7 +4,7 @@
  * its descendants end with it. Without a cgroup its process group is what is signalled.
  *
  * A process that an earlier evenkeeld started is adopted by pid: its end is seen by the pidfd, its
- * status is not (it is not our child any more).
+ * status only where the kernel tells (exit_status.h), as it is not our child any more.
  */
 #pragma once
 
@@ -35,7 +35,7 @@ struct child_spec {
 };
 
 struct child_exit {
-    bool known;    /* false for an adopted process */
+    bool known;    /* false for an adopted process of which the kernel does not tell */
     bool signaled; /* then code is the signal */
     bool core;
     int code;

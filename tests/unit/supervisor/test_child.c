@@ -422,6 +422,60 @@ static void test_pid_file(void **state)
     close(null);
 }
 
+/* One that is another process's child: it ends by SIGKILL, and its parent waits for it or not. */
+static void end_a_strangers_child(bool waited, struct child_exit *ret_exit)
+{
+    int tell[2], go[2];
+    char byte = 0;
+    pid_t its = 0;
+    struct child c;
+
+    assert_int_equal(pipe(tell) | pipe(go), 0);
+    pid_t parent = fork();
+    assert_true(parent >= 0);
+    if (parent == 0) {
+        its = fork();
+        if (its == 0)
+            for (;;)
+                (void)pause();
+        (void)!write(tell[1], &its, sizeof(its));
+        (void)!read(go[0], &byte, 1);
+        if (waited)
+            (void)waitpid(its, NULL, 0);
+        (void)!write(tell[1], &byte, 1);
+        (void)!read(go[0], &byte, 1);
+        _exit(0);
+    }
+    assert_int_equal(read(tell[0], &its, sizeof(its)), sizeof(its));
+    assert_int_equal(child_adopt(&c, its, NULL), 0);
+    assert_int_equal(child_reap(&c, ret_exit), 0);
+    assert_int_equal(child_signal(&c, SIGKILL), 0);
+    assert_int_equal(poll(&(struct pollfd){.fd = c.pidfd, .events = POLLIN}, 1, 10000), 1);
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    assert_int_equal(read(tell[0], &byte, 1), 1);
+    assert_int_equal(child_reap(&c, ret_exit), 1);
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    assert_int_equal(waitpid(parent, NULL, 0), parent);
+    child_done(&c);
+    close(tell[0]);
+    close(tell[1]);
+    close(go[0]);
+    close(go[1]);
+}
+
+/* The kernel tells whom it is not our child of, too; of one that its parent has waited for since
+ * Linux 6.15. */
+static void test_a_strangers_status(void **state)
+{
+    (void)state;
+    struct child_exit e;
+
+    end_a_strangers_child(false, &e);
+    assert_true(e.known && e.signaled && e.code == SIGKILL);
+    end_a_strangers_child(true, &e);
+    assert_true(!e.known || (e.signaled && e.code == SIGKILL));
+}
+
 static void test_log_is_bounded(void **state)
 {
     (void)state;
@@ -589,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_kill),
         cmocka_unit_test(test_not_found),
         cmocka_unit_test(test_pid_file),
+        cmocka_unit_test(test_a_strangers_status),
         cmocka_unit_test(test_log_is_bounded),
         cmocka_unit_test(test_repeated_traces_hide_no_cause),
         cmocka_unit_test(test_lines_that_crowd_a_table),
