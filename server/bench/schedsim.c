@@ -173,6 +173,7 @@ static int open_schedsim(struct schedsim *r)
                                    .offload_blocks = offload,
                                    .vocab = p->vocab ? p->vocab : VOCAB,
                                    .depth = p->depth,
+                                   .gap_us = ENGINE_GAP_CPU_US,
                                    .hash_secret = {p->seed, ~p->seed}};
     r->ep.limits.value[LIMIT_RUNNING_SEQS] = p->max_seqs;
     r->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->budget;

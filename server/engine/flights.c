@@ -12,8 +12,7 @@
 #define CLOSING_WAIT_US (5u * EK_US_PER_S)
 #define STEP_TRIES      3u /* failed attempts before a request is ended for a step's -ENOMEM */
 #define BLAMED_MOST     3u
-#define READY_US        20u /* who waits less for a result was late: it lay there already */
-#define WAIT_PLAN       1   /* no result yet, but the next step is to be planned */
+#define WAIT_PLAN       1 /* no result yet, but the next step is to be planned */
 
 static bool lacks_memory(int code)
 {
@@ -145,20 +144,20 @@ static int wait_step(struct engine *e, const struct flight *f, uint64_t until_us
 {
     uint64_t from = ek_now_us(), now = from, end = UINT64_MAX;
     uint64_t begun = f->planned_us > e->landed_us ? f->planned_us : e->landed_us;
-    int r;
 
     if (e->p.step_deadline_us != 0)
         end = begun + e->p.step_deadline_us;
     uint64_t stop = until_us < end ? until_us : end;
-    do {
+    int r = e->backend->wait(e->device, f->id, e->result, e->result_bytes, 0);
+    if (r == 0)
+        sched_untimed(e->sched);
+    while (r == -ETIMEDOUT && now < stop) {
         uint64_t left = stop > now ? stop - now : 1;
         r = e->backend->wait(e->device, f->id, e->result, e->result_bytes,
                              left < ENGINE_WAIT_PIECE_US ? left : ENGINE_WAIT_PIECE_US);
         now = ek_now_us();
-    } while (r == -ETIMEDOUT && now < stop);
+    }
     e->wait_us += now - from;
-    if (r == 0 && now - from < READY_US)
-        sched_untimed(e->sched);
     if (r == -ETIMEDOUT && now < end)
         return WAIT_PLAN;
     e->landed_us = now;

@@ -17,6 +17,8 @@ struct kvlog;
 #define ENGINE_WORKERS_MOST      16u
 #define ENGINE_REVIVALS_MOST     64u
 #define ENGINE_REVIVAL_WINDOW_US (600u * 1000000ull)
+#define ENGINE_GAP_CPU_US        80u  /* measured, with waking the threads that compute */
+#define ENGINE_GAP_CARD_US       250u /* guessed high */
 #define SHARE_LEAST              256u /* fewer use most devices badly */
 
 /* Called by the engine thread; must not block. */
@@ -76,7 +78,10 @@ struct engine_params {
     uint32_t states_every;    /* see snapshots.c; 0 = STATES_EVERY */
     uint32_t vocab, hidden;   /* hidden: width of a state, 0 = embeddings are not offered */
     uint32_t depth;           /* steps in flight, 1 or 2 */
-    uint32_t prompt_rows; /* most of a step for prompts, beside what answers take; 0 = all of it */
+    uint32_t gap_us; /* from a result to the next step on the device, where that is planned only
+                        then; 0: it never is, as steps overlap (rates.c) */
+    uint32_t prompt_rows; /* most of a step for prompts, beside what answers take and some rows
+                             more, see sched_prompts_within(); 0 = all of it */
     uint32_t share_least; /* steps are not made shorter than for so many rows of prompts that go
                              on (share.c); 0 = SHARE_LEAST */
     bool priority_policy;

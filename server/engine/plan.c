@@ -9,7 +9,6 @@
 
 #include "server/engine/sched.h"
 
-#define PLAN_US   250u      /* from a result to the next step on the device, guessed high */
 #define SHARED_US 60000000u /* who had requests so long ago may have another one any moment */
 
 uint32_t sched_rows_wanted(const struct entry *e)
@@ -401,9 +400,9 @@ uint32_t sched_budget(const struct sched *s)
 
 /* A sequence waits for a token that its form, as the last time, may continue without a choice. In a
  * step planned now it has a row whose sample is dropped, and its tokens come a step later; in one
- * planned when the token is known it has them all. That one begins PLAN_US late, for all. With n
- * sequences that can go on, f of them such ones, and T for a step, it serves n in T + PLAN_US where
- * the other serves n - f/2 in T. */
+ * planned when the token is known it has them all. That one begins a gap late, for all. With n
+ * sequences that can go on, f of them such ones, T for a step and G for the gap, guessed high, it
+ * serves n in T + G where the other serves n - f/2 in T. */
 static bool is_better_planned_later(const struct sched *s)
 {
     uint64_t all = 0, jumped = 0;
@@ -415,7 +414,7 @@ static bool is_better_planned_later(const struct sched *s)
         all++;
         jumped += e->jumped && e->pending > 0;
     }
-    return jumped * s->rates.landed_took_us > 2 * all * PLAN_US;
+    return jumped * s->rates.landed_took_us > 2 * all * ENGINE_GAP_CARD_US;
 }
 
 /* Whether who waits does so for what running ones hold, and not for prompts to be read. With other
@@ -453,10 +452,7 @@ static bool is_shared(struct sched *s, uint64_t now_us)
     return s->share.several_us != 0 && now_us < s->share.several_us + SHARED_US;
 }
 
-/* Of so many rows, those of a step with these answers that has no more of prompts than it may. What
- * answers take is beside them, and the one row of each that is opened (share.c): prompts that
- * fill a step together end in it then. */
-static uint32_t prompts_within(const struct sched_fixed *fixed, uint32_t rows, uint32_t answers)
+uint32_t sched_prompts_within(const struct sched_fixed *fixed, uint32_t rows, uint32_t answers)
 {
     uint32_t most = answers + fixed->prompt_rows + SHARE_OPEN;
 
@@ -469,9 +465,10 @@ static uint32_t prompts_within(const struct sched_fixed *fixed, uint32_t rows, u
 static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
     uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
-    uint32_t rows = prompts_within(&s->fixed, pace_rows(&s->rates.pace, most, running), taken);
+    uint32_t rows =
+        sched_prompts_within(&s->fixed, pace_rows(&s->rates.pace, most, running), taken);
     uint32_t few = is_shared(s, p->now_us) ? pace_shared(&s->rates.pace, most, taken) : 0;
-    p->shared = few != 0 && few < rows;
+    p->shared = few != 0 && few + SHARE_OPEN < rows;
     rows = p->shared ? few : rows;
     uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, taken) : 0;
 

@@ -29,9 +29,11 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     if (f->copies > 0 && copy_us > 0)
         mix_rate(&r->copy, f->copies * 1e6 / (double)copy_us);
     uint64_t from = f->planned_us > r->applied_us ? f->planned_us : r->applied_us;
+    bool timed = !f->untimed && (!r->late || f->planned_us >= r->applied_us);
 
     r->applied_us = now_us;
-    if (f->untimed)
+    r->late = f->untimed;
+    if (!timed)
         return;
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
@@ -70,6 +72,15 @@ static uint64_t guess_us(const struct rates *r, const struct flight *f)
     return reads > (double)least ? (uint64_t)reads : least;
 }
 
+/* Whether the device may as well wait between this step and the next: who comes meanwhile then
+ * waits for no step that was planned without it. */
+static bool gap_is_small(const struct rates *r, const struct flight *f, uint64_t takes_us)
+{
+    uint32_t part = f->shared && f->prefill_rows > 0 ? GAP_SHARED_PART : GAP_PART;
+
+    return r->gap_us != 0 && takes_us >= (uint64_t)part * r->gap_us;
+}
+
 uint64_t rates_plan_after(const struct rates *r, const struct flight *f)
 {
     if (r->landed_rows == 0)
@@ -77,7 +88,7 @@ uint64_t rates_plan_after(const struct rates *r, const struct flight *f)
     uint64_t begun_us = f->planned_us > r->applied_us ? f->planned_us : r->applied_us;
     uint64_t takes_us = guess_us(r, f);
 
-    if (takes_us >= (f->shared ? LATE_SHARED_US : LATE_DONE_US))
+    if (gap_is_small(r, f, takes_us))
         return UINT64_MAX;
     return takes_us < LATE_LEAST_US ? 0 : begun_us + takes_us - takes_us / LATE_PART;
 }

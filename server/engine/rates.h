@@ -12,10 +12,10 @@
 #include "server/engine/price.h"
 
 #define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
-#define LATE_PART     16u    /* this part of its time is left when the next one is planned, */
-#define LATE_DONE_US  60000u /* or none: what a plan takes is nothing beside so long a step, */
-#define LATE_SHARED_US                                                                             \
-    1000u /* and little beside this one, for those of other tenants that may come */
+#define LATE_PART     16u    /* this part of its time is left when the next one is planned */
+#define GAP_PART      200u   /* or none, where the gap is at most this part of the step; */
+#define GAP_SHARED_PART                                                                            \
+    20u /* or this one, of a step that reads prompts of one of several tenants */
 
 struct flight;
 
@@ -23,7 +23,9 @@ struct rates {
     double copy;             /* blocks a second, 0 = not measured yet */
     double prefill;          /* prompt tokens a second, 0 = not measured yet */
     bool prefill_known;      /* by a step that took all of the budget; else it is more */
+    uint32_t gap_us;         /* see struct engine_params; set once */
     uint64_t applied_us;     /* when the last result came */
+    bool late;               /* it had lain there: the step behind it began before that */
     uint64_t landed_took_us; /* how long that step took, */
     uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
     struct pace pace;        /* how large a step has to be */

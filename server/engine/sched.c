@@ -109,6 +109,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     sched_ceiling(p, &s->fixed.ceiling);
     s->recorder = p->recorder;
     s->rates.prices.longest = p->max_model_len;
+    s->rates.gap_us = p->gap_us;
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
     if (queue == 0 || queue > UINT32_MAX / 4)
         queue = SCHED_QUEUE_ANY;

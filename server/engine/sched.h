@@ -213,6 +213,10 @@ const char *sched_check(struct sched *s);
 
 /* Tokens that a step takes at most, by the limit alone. */
 uint32_t sched_budget(const struct sched *s);
+/* Of so many rows, those of a step with these answers that has no more of prompts than it may. What
+ * answers take is beside them, and the one row of each that is opened (share.c): prompts that
+ * fill a step together end in it then. */
+uint32_t sched_prompts_within(const struct sched_fixed *fixed, uint32_t rows, uint32_t answers);
 
 /* Shared between the scheduler's own files. */
 struct plan {

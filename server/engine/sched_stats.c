@@ -74,7 +74,8 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->oldest_wait_us = now_us - s->entries.at[oldest].req->queued_us;
     st->step_started_us = s->flights.count > 0 ? s->flights.at[s->flights.first].planned_us : 0;
     st->copy_rate = s->rates.copy;
-    st->step_rows = pace_budget(&s->rates.pace, sched_budget(s), 0);
+    st->step_rows =
+        sched_prompts_within(&s->fixed, pace_budget(&s->rates.pace, sched_budget(s), 0), 0);
     st->step_fixed_us = s->rates.pace.line.known ? s->rates.pace.line.fixed_us : 0;
     st->step_row_us = s->rates.pace.line.known ? s->rates.pace.line.row_us : 0;
     st->step_context_us = s->rates.pace.line.known ? s->rates.pace.line.context_us : 0;

@@ -109,6 +109,7 @@ static int open_process(struct plant *p)
                                    .blocks = blocks,
                                    .vocab = VOCAB,
                                    .depth = q->depth,
+                                   .gap_us = ENGINE_GAP_CPU_US,
                                    .hash_secret = {q->seed, ~q->seed}};
     p->ep.limits.value[LIMIT_RUNNING_SEQS] = p->limits.seqs;
     p->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->limits.tokens;

@@ -124,11 +124,20 @@ static inline bool step_spread(const struct sim *s)
     return s->spread && (!f->at[flights_newest(f)].shared || s->knee < s->few);
 }
 
+/* Of the limit, and of what prompts may have beside the answers. */
+static inline uint32_t step_limit(const struct sim *s)
+{
+    uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+    uint32_t prompts = s->p.prompt_rows + s->answers + SHARE_OPEN;
+
+    return s->p.prompt_rows != 0 && prompts < most ? prompts : most;
+}
+
 /* Rows that the newest step may have. */
 static inline uint32_t step_most(const struct sim *s)
 {
     const struct flights *f = &s->sched->flights;
-    uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+    uint32_t most = step_limit(s);
 
     if (step_spread(s))
         return s->knee;
@@ -143,7 +152,7 @@ static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_
     if (step->seqs > 0 && f->at[flights_newest(f)].spread != step_spread(s))
         fail(s, "prompts are read slowly where they should not be, or fast");
     if (step->seqs > 0 && s->several && !f->at[flights_newest(f)].shared &&
-        s->few < s->limits.value[LIMIT_BATCHED_TOKENS])
+        s->few + SHARE_OPEN < step_limit(s))
         fail(s, "a step is large though several tenants have requests");
     if (step->seqs > 0 && step_spread(s) && f->at[flights_newest(f)].full)
         fail(s, "a step that was made short tells how fast prompts can be read");

@@ -91,6 +91,8 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
         .host_blocks = chance(s, 600000) ? pick(s, 0, 80) : 0,
         .vocab = s->vocab,
         .depth = depth,
+        .gap_us = seed % 3 == 0 ? ENGINE_GAP_CPU_US : 0,
+        .prompt_rows = seed % 4 == 1 && rows > seqs ? rows - seqs : 0,
         .priority_policy = chance(s, 300000),
         .hash_secret = {seed, ~seed},
     };
@@ -394,8 +396,15 @@ static void set_knee(struct sim *s)
 {
     const struct sched *c = s->sched;
     enum engine_held held = c->admission.held;
-    uint32_t running = 0;
+    uint32_t running = 0, has = 0, tenants = 0;
 
+    for (uint32_t i = 0; i < c->entries.running_count; i++) {
+        const struct entry *e = entries_running(&c->entries, i);
+        uint32_t want = sched_rows_wanted(e);
+        has |= 1u << e->tenant;
+        running += sched_is_decode(e, want) ? want : 0;
+    }
+    s->answers = running;
     if (s->knee == 0 && !s->shares)
         return;
     s->sched->rates.pace =
@@ -403,13 +412,6 @@ static void set_knee(struct sim *s)
                       .knee = s->knee,
                       .planned = 1,
                       .shared_least = s->shares ? PACE_SHARED_LEAST : PACE_LEAST};
-    uint32_t has = 0, tenants = 0;
-    for (uint32_t i = 0; i < c->entries.running_count; i++) {
-        const struct entry *e = entries_running(&c->entries, i);
-        uint32_t want = sched_rows_wanted(e);
-        has |= 1u << e->tenant;
-        running += sched_is_decode(e, want) ? want : 0;
-    }
     for (uint32_t i = 1; i < c->tenants.count; i++)
         tenants += c->tenants.at[i].queue.head != SCHED_NONE || (has >> i & 1);
     s->several = s->shares && tenants > 1;
@@ -418,7 +420,7 @@ static void set_knee(struct sim *s)
         held = HELD_NONE; /* slots are shared */
     s->spread = held != HELD_NONE && held != HELD_TOKENS && held != HELD_COPIES && running > 0 &&
                 running + PACE_SPARE <= s->knee && 4 * running <= 3 * s->knee &&
-                s->knee < s->limits.value[LIMIT_BATCHED_TOKENS];
+                s->knee < step_limit(s);
 }
 
 static void start_steps(struct sim *s)

@@ -42,6 +42,7 @@ struct sim {
     bool spread;       /* the next step has no more than those */
     bool shares;       /* several tenants get small steps, of so many rows with the answers' */
     bool several;      /* at least two that have keys have some now */
+    uint32_t answers;  /* rows that those running want for answers in the next step */
     uint32_t few;
     bool quiet; /* no step fails, no limit moves, no mask is late: */
     struct {

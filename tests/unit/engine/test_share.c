@@ -313,6 +313,7 @@ static void plans_after_very_long_steps(void **state)
     (void)state;
     struct engine_params p = roomy();
     p.depth = 2;
+    p.gap_us = ENGINE_GAP_CARD_US;
     struct world w;
     open_world(&w, &p);
     struct request *l = submit(&w, 120, 2, 0);
@@ -334,23 +335,30 @@ static void plans_after_very_long_steps(void **state)
     close_world(&w);
 }
 
-/* Where a step was made small for other tenants, one of theirs does not wait for another one
- * either. */
+/* A step that was made small for other tenants reads prompts: one of theirs waits for no other. */
 static void plans_late_for_other_tenants(void **state)
 {
     (void)state;
-    struct rates r = {.landed_rows = 64, .landed_took_us = 2000, .applied_us = 5000};
-    struct flight f = {.rows = 64, .planned_us = 4000};
+    struct rates r = {
+        .landed_rows = 64, .landed_took_us = 2000, .applied_us = 5000, .gap_us = ENGINE_GAP_CPU_US};
+    struct flight f = {.rows = 64, .planned_us = 4000, .prefill_rows = 64};
 
     assert_true(rates_plan_after(&r, &f) == 0);
     f.shared = true;
     assert_true(rates_plan_after(&r, &f) == UINT64_MAX);
+    f.prefill_rows = 0;
+    assert_true(rates_plan_after(&r, &f) == 0);
+    f.prefill_rows = 64;
+    r.gap_us = 0;
+    assert_true(rates_plan_after(&r, &f) == 0);
+    r.gap_us = ENGINE_GAP_CPU_US;
     r.landed_took_us = 500;
     assert_true(rates_plan_after(&r, &f) == 0);
 }
 
 /* A result that lay there says nothing of how long its step took: not that many rows take no time,
- * after which no other step would be believed. */
+ * after which no other step would be believed. Nor does the next one, which began before it was
+ * looked at. */
 static void learns_nothing_of_late_results(void **state)
 {
     (void)state;
@@ -359,11 +367,16 @@ static void learns_nothing_of_late_results(void **state)
 
     rates_landed(&r, &f, 0, 100000);
     struct rates before = r;
-    f.untimed = true;
-    rates_landed(&r, &f, 0, 100065);
-    assert_int_equal(r.applied_us, 100065);
+    struct flight late = f, behind = f;
+    late.untimed = true;
+    rates_landed(&r, &late, 0, 120000);
+    behind.planned_us = 100100;
+    rates_landed(&r, &behind, 0, 190000);
     before.applied_us = r.applied_us;
     assert_memory_equal(&r, &before, sizeof(r));
+    behind.planned_us = 150000;
+    rates_landed(&r, &behind, 0, 290000);
+    assert_int_equal(r.landed_took_us, 100000);
 }
 
 /* Deep rows of the long prompt are dear, short ones come without an end: it has its half by cost,

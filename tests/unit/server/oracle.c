@@ -206,6 +206,8 @@ static void shape(struct oracle_world *w, uint64_t number)
         .host_blocks = swap + offload,
         .offload_blocks = offload,
         .depth = depth,
+        .gap_us = number % 2, /* 1: steps are planned when the one before is done */
+        .prompt_rows = number % 5 == 0 ? 1 + number % 47 : 0,
         .priority_policy = chance(rng, 300000),
         .hash_secret = {draw(rng), draw(rng)},
     };
