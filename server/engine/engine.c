@@ -4,7 +4,8 @@
  *   take orders (limits, drain, new requests, wishes) -> plan and start steps up to `depth` ->
  *   wait for the oldest -> apply its result -> publish numbers -> wake the workers with news
  *
- * Beside a long step the next one is planned shortly before its end (sched_plan_after()).
+ * Beside a long step the next one is planned shortly before its end, or after it
+ * (sched_plan_after()).
  *
  * A step that fails for good is the engine's end, or where its device is a process of its own the
  * end of that process alone (revive.c).

@@ -22,6 +22,12 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
 const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a);
 /* Whether the engine of the table has a `plan`, and loads such a model as far as is known. */
 bool plan_commands(const struct plan_question *q, const struct dialect *d);
+/* Whether evenkeel-server is to be told the token budget: what its CPU computes in a step it
+ * measures itself, and keeps what prompts and answers have of it apart. */
+static inline bool plan_says_tokens(const struct plan_question *q)
+{
+    return q->gpu || q->tokens != 0;
+}
 /* The longest request that a command of that engine is given. */
 uint32_t plan_length(const struct plan_question *q, const struct plan_answer *a,
                      const struct dialect *d);

@@ -385,9 +385,11 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, cons
         (void)ek_buf_printf(out, " --pipeline-parallel-size %u", q->stages);
     if (q->nodes > 1)
         put_counted(out, p->nodes, q->nodes);
-    (void)ek_buf_printf(out, " %s %.2f --max-model-len %u %s %u %s %u", d->share_flag, u->share,
-                        plan_length(q, a, d), d->seqs_flag, a->seqs, d->tokens_flag,
-                        a->tokens > a->seqs ? a->tokens : a->seqs);
+    (void)ek_buf_printf(out, " %s %.2f --max-model-len %u %s %u", d->share_flag, u->share,
+                        plan_length(q, a, d), d->seqs_flag, a->seqs);
+    if (!d->exit_word || plan_says_tokens(q))
+        (void)ek_buf_printf(out, " %s %u", d->tokens_flag,
+                            a->tokens > a->seqs ? a->tokens : a->seqs);
     if (u->kv_bits == 8)
         put_counted(out, q->gpu ? p->kv_8_gpu : p->kv_8_cpu, 0);
     if (u->weight_bits == 8 && q->shape.weight_bits > 8)

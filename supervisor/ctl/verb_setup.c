@@ -211,9 +211,11 @@ static void write_config(const struct setup_options *o, const struct plan_questi
     put_quoted(out, "host", o->host);
     (void)ek_buf_printf(out,
                         "port: %llu\ngpu-memory-utilization: %.2f\nmax-model-len: %u\n"
-                        "max-num-seqs: %u\nmax-num-batched-tokens: %u\n",
+                        "max-num-seqs: %u\n",
                         (unsigned long long)o->port, o->share,
-                        plan_length(q, a, dialect_find("evenkeel")), a->seqs, a->tokens);
+                        plan_length(q, a, dialect_find("evenkeel")), a->seqs);
+    if (plan_says_tokens(q))
+        (void)ek_buf_printf(out, "max-num-batched-tokens: %u\n", a->tokens);
     if (a->chosen.setup.cards > 1)
         (void)ek_buf_printf(out, "tensor-parallel-size: %u\n", a->chosen.setup.cards);
     if (!local)

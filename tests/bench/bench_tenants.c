@@ -17,8 +17,8 @@
  * Then the cell `text` of make bench-attack, with a step's cost as evenkeel-bench engine says it of
  * the embedded model on one thread of an AMD EPYC with AVX2: short requests of one key, one after
  * the other, beside eight sequences of another key. What fair sharing makes of a first token is
- * twice what it takes alone; more is what steps cost that are not left off for who comes, and the
- * step that is planned ahead (`depth` 2).
+ * twice what it takes alone; more is what steps cost that are not left off for who comes, and a
+ * step that is planned ahead (`depth` 2), where steps are short.
  */
 #include <errno.h>
 #include <stdio.h>
