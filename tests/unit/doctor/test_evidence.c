@@ -204,6 +204,8 @@ static const struct first_case {
     /* Whose call was refused: the engine's own class, a package's, the user's option. */
     {"TypeError: KelpWorker.__init__() got an unexpected keyword argument 'kelp'\n",
      "engine-fault"},
+    {"TypeError: KelpMetadata.__init__() missing 2 required positional arguments: 'kelp'\n",
+     "engine-fault"},
     {"TypeError: KelpModel.__init__() got an unexpected keyword argument 'kelp'\n",
      "python-version-mix"},
     {"TypeError: EngineArgs.__init__() got an unexpected keyword argument 'kelp'\n",
