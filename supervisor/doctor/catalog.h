@@ -38,7 +38,7 @@ enum doctor_class {
     DOCTOR_BUG,
     DOCTOR_KV_PRESSURE, /* serves on, but the cache is too small for what runs */
     DOCTOR_BUILD,       /* driver, libraries, compilers: what was installed does not go together */
-    DOCTOR_FILES,       /* model files and caches: missing, damaged, not allowed */
+    DOCTOR_FILES,       /* model files, caches: missing, damaged, not as expected, not allowed */
     DOCTOR_CLIENT,      /* the request is wrong, the server is well */
     DOCTOR_LEAK,        /* memory that grows for hours */
     DOCTOR_CLASSES
@@ -85,7 +85,7 @@ struct doctor_signature {
     uint32_t example_count;
     uint32_t times; /* lines of one start, fewer say nothing */
     bool ladder;    /* of memory: what helps begins with the ladder of its class (ladder.h) */
-    bool general;   /* words of a kind that many programs have, no program's own message */
+    bool general;   /* words that many programs have, or a headline of several kinds of cause */
 };
 
 #define DOCTOR_PATTERNS_MOST 4096u /* expressions of a catalog */

@@ -11,9 +11,8 @@
 
 #include "supervisor/doctor/lines.h"
 
-#define PREFIX_MOST  140 /* bytes in which a prefix has its level */
-#define COUNTER_MOST 32  /* of the name of a counter after a word */
-#define PLACES_MOST  16  /* of a line where an exception is looked for: each walks the line */
+#define PREFIX_MOST 140 /* bytes in which a prefix has its level */
+#define PLACES_MOST 16  /* of a line where an exception is looked for: each walks the line */
 
 static bool in_name(char c)
 {
@@ -89,7 +88,7 @@ static bool is_abort(const char *line, size_t len)
 
 /* A line of a program's source, as people paste it beside a log: "except OSError:". A message may
  * begin with such a word, too, and ends otherwise: "export failed: RuntimeError: ...". */
-static bool is_source(const char *line, size_t len)
+bool doctor_level_source(const char *line, size_t len)
 {
     static const char *const opens[] = {
         "except ", "logger.", "logging.", "return ",   "assert ",   "self.assert", "// ",
@@ -123,12 +122,25 @@ static bool is_level_field(const char *line, const char *at)
            follows(line, at, "severity=");
 }
 
+/* "W1127 10:00:00.000000 77 metrics.cc:7]": glog's level of warnings, before its source file. */
+static bool is_glog_warning(const char *line, size_t len)
+{
+    const char *end = len > 6 ? memchr(line, ']', len < PREFIX_MOST ? len : PREFIX_MOST) : NULL;
+    if (!end || line[0] != 'W' || line[5] != ' ' || !memmem(line, (size_t)(end - line), ".c", 2))
+        return false;
+    for (size_t i = 1; i < 5; i++) {
+        if (!isdigit((unsigned char)line[i]))
+            return false;
+    }
+    return true;
+}
+
 bool doctor_level_warning(const char *line, size_t len)
 {
     static const char word[] = "WARN", nccl[] = "NCCL ";
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     const char *at = line;
-    if (memmem(line, most, "level=warn", 10))
+    if (memmem(line, most, "level=warn", 10) || is_glog_warning(line, len))
         return true;
     while ((at = memmem(at, most - (size_t)(at - line), word, 4)) != NULL) {
         char before = at > line ? at[-1] : ' ', after = at + 4 < line + len ? at[4] : ' ';
@@ -142,7 +154,7 @@ bool doctor_level_warning(const char *line, size_t len)
 
 bool doctor_level_raises(const char *line, size_t len)
 {
-    if (is_source(line, len))
+    if (doctor_level_source(line, len))
         return false;
     return names_exception(line, len) || is_abort(line, len) ||
            (begins_or_follows(line, len, "error: ") && !doctor_level_warning(line, len)) ||
@@ -291,6 +303,29 @@ bool doctor_level_option(const char *line, size_t len, size_t at, size_t end)
     return false;
 }
 
+/* "Kelp was not read: no such file. Proceeding without kelp.", "Kelp disabled: no such file": it
+ * says what it does instead. A traceback's own line, which begins with an exception, does not. */
+static bool says_it_goes_on(const char *line, size_t len)
+{
+    static const char *const verbs[] = {"Proceeding ", "Continuing ", "Falling back ",
+                                        "Ignoring ",   "Skipping ",   "Defaulting ",
+                                        "Retrying ",   "Returning a "};
+    const char *last = NULL;
+    for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), ". ", 2)); at += 2)
+        last = at + 2;
+    const char *exception = exception_in(line, len);
+    if (!exception && memmem(line, len, " disabled: ", 11))
+        return true;
+    if (!last || exception == line)
+        return false;
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        size_t n = strlen(verbs[i]);
+        if (len - (size_t)(last - line) > n && memcmp(last, verbs[i], n) == 0)
+            return doctor_line_own(line, (size_t)(last - line));
+    }
+    return false;
+}
+
 bool doctor_level_mild(const char *line, size_t len)
 {
     static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
@@ -298,6 +333,7 @@ bool doctor_level_mild(const char *line, size_t len)
     static const char *const spared[] = {"Warning:",
                                          "Skipping ",
                                          "skipping ",
+                                         "attention mask is not set and",
                                          "alling back",
                                          "gnoring ",
                                          "Ignore ",
@@ -310,7 +346,8 @@ bool doctor_level_mild(const char *line, size_t len)
                                          "failed to find ggml_backend_init in",
                                          "sh: 1: nvidia-smi: not found"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
-    if (is_monitor(line, len) || is_letter_mild(line, len))
+    if (is_monitor(line, len) || is_letter_mild(line, len) || is_glog_warning(line, len) ||
+        follows(line, line + len, " - skipping")) /* pip, of an index that does not answer */
         return true;
     if (is_event(line, len) || is_result(line, len) || memmem(line, len, "undefined symbol", 16) ||
         memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
@@ -321,184 +358,11 @@ bool doctor_level_mild(const char *line, size_t len)
             return true;
     }
     for (size_t i = 0; i < sizeof(spared) / sizeof(spared[0]); i++) {
-        if (memmem(line, most, spared[i], strlen(spared[i])))
+        const char *at = memmem(line, most, spared[i], strlen(spared[i]));
+        if (at && doctor_line_own(line, (size_t)(at - line))) /* no word of a command */
             return true;
     }
-    return false;
-}
-
-/* "E1127 10:00:00.000000 77 rdma_context.cpp:7]", "[E1127 10:00:00.000000007 socket.cpp:7]": the
- * level of glog, where a source file follows it. */
-static bool is_glog_error(const char *line, size_t len)
-{
-    size_t at = len > 0 && line[0] == '[';
-    return len > at + 1 && strchr("EF", line[at]) && isdigit((unsigned char)line[at + 1]) &&
-           (memmem(line, len, ".cpp:", 5) || memmem(line, len, ".cc:", 4));
-}
-
-/* "stalled", where it is no counter ("stalled 0", "stalled requests: 7"). */
-static bool is_stalled(const char *line, size_t len)
-{
-    static const char word[] = "stalled";
-    const char *at = memmem(line, len, word, sizeof(word) - 1), *end = line + len;
-    if (!at || !doctor_line_own(line, (size_t)(at - line)))
-        return false;
-    for (at += sizeof(word) - 1; at < end && *at == ' ';)
-        at++;
-    const char *name = at;
-    while (at < end && islower((unsigned char)*at))
-        at++;
-    size_t n = (size_t)(at - name);
-    bool counted = n == 0 || at[-1] == 's' ||
-                   (n == 5 && (memcmp(name, "count", 5) == 0 || memcmp(name, "total", 5) == 0));
-    while (at < end && (*at == ' ' || *at == ':' || *at == '='))
-        at++;
-    return !(counted && at < end && isdigit((unsigned char)*at));
-}
-
-/* "engine fell silent": a part of the program, not a peer or a client of it. */
-static bool is_silent(const char *line, size_t len)
-{
-    static const char *const parts[] = {"engine ", "ngineCore", "worker ",   "rank ",
-                                        "server ", "process ",  "scheduler "};
-    const char *at = memmem(line, len, " silent", 7);
-    if (!at || !doctor_line_own(line, (size_t)(at - line)))
-        return false;
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        if (memmem(line, (size_t)(at - line), parts[i], strlen(parts[i])))
-            return true;
-    }
-    return false;
-}
-
-/* Whether `name` (what stands between a word and a number) is a counter's: nothing but the rest of
- * the word, or what is counted, with at most one word before it. */
-static bool is_counter(const char *name, size_t len)
-{
-    static const char counted[] =
-        " request task job item sample test query call response prompt connection attempt "
-        "count total number rate found ";
-    size_t words = 0, from = 0;
-    while (len > 0 && (name[len - 1] == ' ' || name[len - 1] == '_'))
-        len--;
-    for (size_t i = 1; i < len; i++) { /* a word begins behind a gap; the rest of a word does not */
-        if ((name[i - 1] == ' ' || name[i - 1] == '_') && isalpha((unsigned char)name[i])) {
-            words++;
-            from = i;
-        }
-    }
-    char last[COUNTER_MOST + 3] = " ";
-    size_t n = len - from;
-    if (words == 0)
-        return len == 0 || (name[0] != ' ' && name[0] != '_');
-    for (size_t i = 0; i < n; i++)
-        last[i + 1] = (char)tolower((unsigned char)name[from + i]);
-    last[n + 1] = ' ';
-    bool many = n > 3 && last[n] == 's' && last[n - 1] != 's'; /* of whatever */
-    return words <= 2 && (many || strstr(counted, last));
-}
-
-/* Whether words of a place or an aim stand in it: "failed on total" is no counter. */
-static bool names_place(const char *name, size_t len)
-{
-    static const char *const words[] = {"rank", "device", "gpu", "node", " on ", " to ", " for "};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        size_t n = strlen(words[i]);
-        for (size_t at = 0; at + n <= len; at++) {
-            if (strncasecmp(name + at, words[i], n) == 0)
-                return true;
-        }
-    }
-    return false;
-}
-
-/* "Failed requests  | 0 |", "failures=0": what follows a word makes it a counter that has counted
- * none. Ranks and devices are counted from 0: "failed on rank: 0" says which. */
-static bool counts_none(const char *at, const char *end)
-{
-    const char *word = at;
-    while (at < end && at - word < COUNTER_MOST &&
-           (isalpha((unsigned char)*at) || *at == '_' || *at == ' '))
-        at++;
-    const char *sign = at;
-    while (sign > word && sign[-1] == ' ')
-        sign--;
-    size_t name = (size_t)(sign - word);
-    at = sign;
-    while (at < end && memchr(":=| ", *at, 4))
-        at++;
-    if (at == sign || at == end || *at != '0' || !is_counter(word, name) || names_place(word, name))
-        return false;
-    for (at++; at < end && *at == ' ';)
-        at++;
-    return at == end || memchr(",;|)", *at, 4);
-}
-
-/* Where a program complains: by its level, or in words that say so. */
-static bool is_loud(const char *line, size_t len)
-{
-    static const char *const words[] = {"ERROR",
-                                        "CRITICAL",
-                                        "WARN ",
-                                        "failed",
-                                        "Failed",
-                                        "error",
-                                        "ASSERT",
-                                        "Aborted",
-                                        " fault",
-                                        "egfault",
-                                        "Killed",
-                                        "Error",
-                                        "annot ",
-                                        "nable to ",
-                                        "not found",
-                                        "refused",
-                                        "ould not ",
-                                        "ailure",
-                                        "timed out",
-                                        "got stuck",
-                                        "page fault",
-                                        "nvalid ",
-                                        "ismatch",
-                                        "<title>50",
-                                        "exceeded the",
-                                        "exceeded max",
-                                        "ot permitted",
-                                        "has no attribute",
-                                        "required positional"};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        const char *at = memmem(line, len, words[i], strlen(words[i]));
-        if (at && doctor_line_own(line, (size_t)(at - line)) &&
-            !counts_none(at + strlen(words[i]), line + len))
-            return true;
-    }
-    return is_glog_error(line, len) || is_stalled(line, len) || is_silent(line, len);
-}
-
-/* "throw std::runtime_error(strerror(errno));", "failed += 1": a statement of a program. */
-static bool is_statement(const char *line, size_t len)
-{
-    size_t from = 0, name = 0;
-    while (len > 0 && line[len - 1] == ' ')
-        len--;
-    while (from < len && line[from] == ' ')
-        from++;
-    for (name = from; name < len && in_name(line[name]);)
-        name++;
-    if (len - name > 4 &&
-        (memcmp(line + name, " += ", 4) == 0 || memcmp(line + name, " -= ", 4) == 0))
-        return true;
-    const char *call = memchr(line, '(', len); /* a space before it makes it prose */
-    return len > 2 && memcmp(line + len - 2, ");", 2) == 0 && isalpha((unsigned char)line[from]) &&
-           call && call > line && in_name(call[-1]) && !memmem(line, len, "rror: ", 6);
-}
-
-/* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
-static bool is_code(const char *line, size_t len)
-{
-    const char *at = memmem(line, len, "   raise ", 9);
-    return memmem(line, len, "  File \"", 8) || is_source(line, len) || is_statement(line, len) ||
-           (at && at + 9 < line + len && islower((unsigned char)at[9]));
+    return says_it_goes_on(line, len);
 }
 
 /* Whether a level above a warning stands before `at`: the line is of that one. */
@@ -521,12 +385,6 @@ bool doctor_level_warns(const char *line, size_t len)
         (at && is_above(line, len, at)))
         return false;
     return doctor_level_warning(line, len) || (at && follows(line, at, " NCCL "));
-}
-
-bool doctor_level_loud(const char *line, size_t len)
-{
-    return !doctor_level_mild(line, len) && is_loud(line, len) &&
-           !memmem(line, len, "Traceback (most", 15) && !is_code(line, len);
 }
 
 bool doctor_level_plain(const char *line, size_t len)

@@ -106,6 +106,15 @@ static size_t compose_prefix(const char *line, size_t len)
     return i + 1 + (i + 1 < len && line[i + 1] == ' ');
 }
 
+/* Bytes of the "> " that a mail or a page puts in front of a line that it quotes. */
+static size_t reply_prefix(const char *line, size_t len)
+{
+    size_t i = 0;
+    while (i + 1 < len && line[i] == '>' && line[i + 1] == ' ')
+        i += 2;
+    return i;
+}
+
 static bool ends_with(const char *line, size_t len, const char *word)
 {
     size_t n = strlen(word);
@@ -196,7 +205,8 @@ bool doctor_line_dirty(const char *line, size_t len)
 size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST + 1])
 {
     const char *end = line + len;
-    line += compose_prefix(line, len);
+    line += reply_prefix(line, len);
+    line += compose_prefix(line, (size_t)(end - line));
     line += pipe_prefix(line, (size_t)(end - line));
     const char *inside = unwrap(line, (size_t)(end - line));
     const char *at = inside ? inside : line;

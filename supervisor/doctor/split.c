@@ -1,7 +1,8 @@
 /*
  * Lines of a log, see split.h. A line that lies whole in what was fed is passed on where it is;
  * only one that spans two reads is copied. UTF-16 becomes UTF-8 first; a character beyond its first
- * plane becomes one '?', since no pattern of a catalog holds one.
+ * plane becomes one '?', since no pattern of a catalog holds one. A shell may append UTF-8 to what
+ * PowerShell has begun: from there on it is read as that.
  */
 #include "supervisor/doctor/split.h"
 
@@ -15,6 +16,7 @@
 #define MARK_LEAST   0xfeu
 #define MARK_SUM     (0xfeu + 0xffu) /* of the bytes of a mark, in either order */
 #define MARK         0xfeffu
+#define NARROW_UNITS 16u /* in a row no text of UTF-16 has that are two letters of ASCII each */
 
 static void feed(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
                  void *ctx)
@@ -87,6 +89,33 @@ static size_t put_unit(unsigned unit, char out[UNIT_BYTES])
     return n;
 }
 
+static bool is_ascii_text(unsigned char byte)
+{
+    return (byte >= ' ' && byte < 0x7f) || byte == '\t' || byte == '\r' || byte == '\n';
+}
+
+/* Reads the last units of the rest, which were bytes of UTF-8, as such. Each has become three bytes
+ * of the rest, and none a newline. False: the line is too long, some were dropped. */
+static bool turn_narrow(struct doctor_split *s, doctor_line_fn *fn, void *ctx)
+{
+    const size_t most = (size_t)NARROW_UNITS * UNIT_BYTES;
+    char raw[2 * NARROW_UNITS];
+
+    if (!ek_buf_ok(&s->rest) || s->rest.len < most || s->rest.len >= DOCTOR_LINE_MOST)
+        return false;
+    const char *at = s->rest.data + s->rest.len - most;
+    for (size_t i = 0; i < NARROW_UNITS; i++, at += UNIT_BYTES) {
+        unsigned unit = ((unsigned char)at[0] & 0x0fu) << 12 | ((unsigned char)at[1] & 0x3fu) << 6 |
+                        ((unsigned char)at[2] & 0x3fu);
+        raw[2 * i] = (char)(s->big ? unit >> 8 : unit & 0xff);
+        raw[2 * i + 1] = (char)(s->big ? unit & 0xff : unit >> 8);
+    }
+    s->rest.len -= most;
+    s->wide = false;
+    feed(s, raw, sizeof(raw), fn, ctx);
+    return true;
+}
+
 static void feed_wide(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
                       void *ctx)
 {
@@ -105,6 +134,16 @@ static void feed_wide(struct doctor_split *s, const char *bytes, size_t len, doc
             n = 0;
         }
         n += put_unit(high << 8 | low, out + n);
+        s->narrow = is_ascii_text(s->odd) && is_ascii_text(byte) ? s->narrow + 1 : 0;
+        if (s->narrow < NARROW_UNITS)
+            continue;
+        s->narrow = 0;
+        feed(s, out, n, fn, ctx);
+        n = 0;
+        if (turn_narrow(s, fn, ctx)) {
+            feed(s, bytes + i + 1, len - i - 1, fn, ctx);
+            return;
+        }
     }
     feed(s, out, n, fn, ctx);
 }
@@ -129,6 +168,7 @@ int doctor_split_end(struct doctor_split *s, doctor_line_fn *fn, void *ctx)
     if (s->has_odd && !s->begun) /* the only byte of its file */
         feed(s, &odd, 1, fn, ctx);
     s->begun = s->wide = s->has_odd = false;
+    s->narrow = 0;
     if (!ek_buf_ok(&s->rest))
         return -ENOMEM;
     if (s->rest.len > 0)

@@ -15,6 +15,7 @@ struct doctor_split {
     bool wide, big; /* UTF-16, as PowerShell redirects it; the high byte of a unit comes first */
     bool has_odd;   /* half a unit or half a mark ended the last feed: */
     unsigned char odd;
+    unsigned narrow; /* units before here that look like two letters of UTF-8 each */
 };
 
 typedef void doctor_line_fn(void *ctx, const char *line, size_t len);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "supervisor/doctor/level.h"
+#include "supervisor/doctor/loud.h"
 
 #define PREFIX_MOST  140 /* bytes in which a prefix names its process */
 #define BURST_LINES  400 /* exceptions of one failure are not farther apart */
@@ -143,7 +144,7 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
     if ((t->loud_line && (weak || !t->loud_weak)) || at <= t->ignored_until ||
-        !doctor_level_loud(line, len))
+        !doctor_loud_complains(line, len))
         return;
     t->loud_line = at;
     t->loud_weak = weak;

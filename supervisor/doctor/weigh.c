@@ -106,7 +106,7 @@ static void rank(struct doctor_finding *all, uint32_t count, uint32_t life)
             continue;
         if (!f->firm || outlived)
             f->rank = f->rank < DOCTOR_CONSEQUENCE ? f->rank : DOCTOR_CONSEQUENCE - 1;
-        else if (f->decisive)
+        else if (f->decisive && !f->signature->general) /* of a headline the last is no cause */
             f->rank += FIRST_GAIN;
     }
     lower_remarks(all, count);

@@ -6,7 +6,8 @@
  * complaint without an exception of a server that serves. On logs that the catalog had not seen
  * every third finding of the first and every second of the others had the wrong kind, and of all
  * others one in twenty (the sets in docs/signatures.md):
- * - a general entry: words that many programs have for that kind, which no program's entry knows;
+ * - a general entry: words that many programs have for that kind, which no program's entry knows,
+ *   or a headline that causes of several kinds stand under;
  * - a line beside the failure, in no exception, that a start went on after for many lines;
  * - such a line of a server that was told to stop;
  * - a request that was refused, or what was said in no exception of a start, a setting, a file, a

@@ -59,6 +59,31 @@ static void test_where_it_stands(void **state)
         assert_told(&cases[i]);
 }
 
+/* That it is decisive raises no general entry above one that knows the cause. */
+static void test_general_gains_nothing(void **state)
+{
+    (void)state;
+    static const char own[] = "signatures:\n"
+                              "- id: own-weed\n  class: HANG\n  rank: 98\n  general: %s\n"
+                              "  re: ['weed stands still']\n  title: Weed\n  cause: Weed.\n"
+                              "  do: ['Wait.']\n  sources: ['here']\n"
+                              "- id: own-kelp\n  class: DISK\n  rank: 99\n"
+                              "  re: ['kelp is full']\n  title: Kelp\n  cause: Kelp.\n"
+                              "  do: ['Wait.']\n  sources: ['here']\n";
+    struct doctor_catalog *builtin = catalog;
+    for (int general = 0; general < 2; general++) {
+        char text[1024];
+        int len = snprintf(text, sizeof(text), own, general ? "true" : "false");
+        assert_int_equal(doctor_catalog_new("own", text, (size_t)len, &catalog, NULL), 0);
+        static const char log[] = "ERROR kelp is full\nKelpError: weed stands still\n";
+        struct scanned s = scan_pieces(log, sizeof(log));
+        assert_string_equal(s.f[0].signature->id, general ? "own-kelp" : "own-weed");
+        doctor_scan_free(s.scan);
+        doctor_catalog_free(catalog);
+    }
+    catalog = builtin;
+}
+
 /* A site's own entry may be of words that many programs have, too. */
 static void test_general_entry(void **state)
 {
@@ -71,6 +96,7 @@ static void test_general_entry(void **state)
     struct doctor_catalog *builtin = catalog;
     assert_int_equal(doctor_catalog_new("own", own, sizeof(own) - 1, &catalog, NULL), 0);
     assert_told(&(struct told){"", "ERROR kelp stands still\n", 0, true});
+    assert_told(&(struct told){"", "KelpError: kelp stands still\n", 0, true});
     doctor_catalog_free(catalog);
     catalog = builtin;
 }
@@ -78,6 +104,7 @@ static void test_general_entry(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_where_it_stands),
+                                       cmocka_unit_test(test_general_gains_nothing),
                                        cmocka_unit_test(test_general_entry)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }

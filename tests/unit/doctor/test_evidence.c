@@ -204,6 +204,8 @@ static const struct first_case {
     /* Whose call was refused: the engine's own class, a package's, the user's option. */
     {"TypeError: KelpWorker.__init__() got an unexpected keyword argument 'kelp'\n",
      "engine-fault"},
+    {"TypeError: KelpMetadata.__init__() missing 2 required positional arguments: 'kelp'\n",
+     "engine-fault"},
     {"TypeError: KelpModel.__init__() got an unexpected keyword argument 'kelp'\n",
      "python-version-mix"},
     {"TypeError: EngineArgs.__init__() got an unexpected keyword argument 'kelp'\n",
@@ -247,6 +249,17 @@ static const struct first_case {
      "model-arch-unsupported"},
     {"[  7.7] amdgpu 0000:07:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:7)\n", "kernel-gpu"},
     {"<head><title>504 Kelp</title></head>\n", "kind-unreachable"},
+    /* The source file that a line of C++ names, and the code of a status before its words. */
+    {"E0707 07:07:07.000007   777 kelp_rendezvous.cc:7] Failed to find the kelp\n", "kind-ranks"},
+    {"E0707 07:07:07.000007 7 model_lifecycle.cc:7] failed to load 'kelp' version 7: Invalid "
+     "argument: kelp is 7\n",
+     "kind-config"},
+    {"E0707 07:07:07.000007 7 model_lifecycle.cc:7] failed to load 'kelp' version 7: Not found: "
+     "kelp is 7\n",
+     "kind-files"},
+    {"-[KelpBuffer weed]:77: failed assertion `kelp is 7'\n", "kind-bug"},
+    /* A mail quotes what it answers. */
+    {"> > OSError: [Errno 98] Address already in use\n", "port-in-use"},
     /* Within a repr of an exception: the program's own words. */
     {"ERROR OutOfMemoryError('Error in model execution (input dumped to /tmp/x.pkl): CUDA out "
      "of memory. Tried to allocate 3.82 GiB. GPU 0 has a total capacity of 79.14 GiB')\n",

@@ -76,6 +76,22 @@ static void test_wide(void **state)
         "?a|");
 }
 
+/* Bytes of UTF-8 that were appended to UTF-16, behind a newline and within a line. */
+static void test_seam(void **state)
+{
+    (void)state;
+    ONE("\xff\xfet\0\n\0The tide goes out at noon, as it is used to.\nebb\xc3\xa9\n",
+        "t|The tide goes out at noon, as it is used to.|ebb\xc3\xa9|");
+    ONE("\xfe\xff\0t\0\n\0uThe tide\tgoes out\r\nat noon, as it is used to.\n",
+        "t|uThe tide\tgoes out\r|at noon, as it is used to.|");
+    /* Units whose bytes are letters, in a text that has others between them: no seam. */
+    ONE("\xff\xfeinninninninnin\x08ninninninninninni\n\0a\0",
+        "\xe6\xb9\xa9\xe6\xa5\xae\xe6\xb9\xae\xe6\xb9\xa9\xe6\xa5\xae\xe6\xb9\xae"
+        "\xe6\xb9\xa9\xe6\xb8\x88\xe6\xb9\xa9\xe6\xa5\xae\xe6\xb9\xae\xe6\xb9\xa9"
+        "\xe6\xa5\xae\xe6\xb9\xae\xe6\xb9\xa9\xe6\xa5\xae"
+        "|a|");
+}
+
 static void test_files(void **state)
 {
     (void)state;
@@ -88,6 +104,6 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_wide),
-                                       cmocka_unit_test(test_files)};
+                                       cmocka_unit_test(test_seam), cmocka_unit_test(test_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

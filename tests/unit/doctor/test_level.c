@@ -1,0 +1,59 @@
+/* Which lines only remark, and which complain: by the words of one line. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "supervisor/doctor/level.h"
+#include "supervisor/doctor/loud.h"
+
+static const struct {
+    const char *line;
+    bool mild, complains;
+} lines[] = {
+    {"kelp failed: 7", false, true},
+    {"all is well", false, false},
+    /* glog's warnings, by level and source file; a line that only begins so is none */
+    {"W1127 10:00:00.000000 77 kelp.cc:7] kelp failed: 7", true, false},
+    {"E1127 10:00:00.000000 77 kelp.cc:7] kelp failed: 7", false, true},
+    {"W1127 10:00:00.000000 kelp failed: 7", false, true},
+    /* it says what it does instead */
+    {"Kelp was not read: no such file. Proceeding without kelp.", true, false},
+    {"kelp failed: 7. Continuing with weed.", true, false},
+    {"kelp failed: 7 (\"weed. Continuing with weed.\")", false, true},
+    {"RuntimeError: kelp failed: 7. Proceeding is of no use.", false, true},
+    {"Kelp disabled: cannot open /kelp", true, false},
+    {"KelpError: kelp disabled: cannot open /kelp", false, true},
+    {"Could not fetch URL https://kelp/: connection error: 7 - skipping", true, false},
+    {"The attention mask is not set and cannot be inferred from input.", true, false},
+    /* a word of a command that failed is none of the program's */
+    {"ERROR: process \"/bin/sh -c echo 'Skipping kelp'\" did not complete: exit code: 1", false,
+     true},
+    /* a model's answer */
+    {"I cannot open the kelp, it is not found.", false, false},
+    {"{\"text\": \"I'm unable to do that\"}", false, false},
+    {"kelp said: I cannot open it", false, false},
+    {"Iceberg: kelp failed", false, true},
+    {"Device 7 failed: I/O error", false, true},
+};
+
+static void test_lines(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        size_t len = strlen(lines[i].line);
+        if (doctor_level_mild(lines[i].line, len) != lines[i].mild ||
+            doctor_loud_complains(lines[i].line, len) != lines[i].complains)
+            fail_msg("mild %d, complains %d: %s", doctor_level_mild(lines[i].line, len),
+                     doctor_loud_complains(lines[i].line, len), lines[i].line);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
