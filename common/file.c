@@ -92,6 +92,17 @@ int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf 
     return r;
 }
 
+int ek_file_read_again(const char *what, const char *path, size_t most, struct ek_buf *out,
+                       struct ek_fault *fault)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISFIFO(st.st_mode))
+        return ek_fault_set(fault, what + strspn(what, "-"),
+                            "%s: %s is a pipe, which is not waited for now; put a file there", what,
+                            path);
+    return ek_file_read(what, path, most, out, fault);
+}
+
 static int write_all(int fd, const char *data, size_t len)
 {
     while (len > 0) {

@@ -21,6 +21,10 @@ int ek_file_read_linked(const char *path, size_t most, struct ek_buf *out);
  * that begins with `what` (a flag, "--config") when it cannot be read or is larger than `most`. */
 int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf *out,
                  struct ek_fault *fault);
+/* The same of a file that is read again while others are served: a FIFO, which the start may wait
+ * for, is an error. */
+int ek_file_read_again(const char *what, const char *path, size_t most, struct ek_buf *out,
+                       struct ek_fault *fault);
 
 enum ek_file_how {
     EK_FILE_PLAIN,
