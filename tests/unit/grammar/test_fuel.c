@@ -65,7 +65,7 @@ static void write_both(struct ek_buf *b, uint32_t n)
     (void)n;
     (void)ek_buf_puts(b, "{\"allOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}],"
                          "\"$defs\":{");
-    for (char c = 'a'; c <= 'b'; c++)
+    for (int c = 'a'; c <= 'b'; c++)
         (void)ek_buf_printf(b,
                             "%s\"%c\":{\"properties\":{\"x\":{\"allOf\":[{\"$ref\":\"#/$defs/a\"},{"
                             "\"$ref\":\"#/$defs/b\"},{\"title\":\"%c\"}]},\"y\":{\"allOf\":[{"
