@@ -18,11 +18,11 @@
 
 #define PART_MOST 4400 /* bytes of a path with .new behind it */
 
-int ek_file_open_regular(const char *path)
+static int open_regular(const char *path, int links)
 {
     struct stat st;
     /* a FIFO opens at once so; a regular file does not know the difference */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | links);
     if (fd < 0)
         return -errno;
     int r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
@@ -32,12 +32,18 @@ int ek_file_open_regular(const char *path)
     return r;
 }
 
-int ek_file_read_regular(const char *path, size_t most, struct ek_buf *out)
+int ek_file_open_regular(const char *path)
+{
+    return open_regular(path, O_NOFOLLOW);
+}
+
+/* fd may be an error, which it then is. */
+static int read_and_close(int fd, size_t most, struct ek_buf *out)
 {
     char part[4096];
     size_t total = 0;
     ssize_t n;
-    int r = 0, fd = ek_file_open_regular(path);
+    int r = 0;
     if (fd < 0)
         return fd;
     while (r == 0 && (n = read(fd, part, sizeof(part))) != 0) {
@@ -52,6 +58,16 @@ int ek_file_read_regular(const char *path, size_t most, struct ek_buf *out)
     }
     (void)close(fd);
     return r;
+}
+
+int ek_file_read_regular(const char *path, size_t most, struct ek_buf *out)
+{
+    return read_and_close(open_regular(path, O_NOFOLLOW), most, out);
+}
+
+int ek_file_read_linked(const char *path, size_t most, struct ek_buf *out)
+{
+    return read_and_close(open_regular(path, 0), most, out);
 }
 
 int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf *out,
@@ -74,6 +90,17 @@ int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf 
     explicit_bzero(part, sizeof(part)); /* it may have been a key */
     (void)close(fd);
     return r;
+}
+
+int ek_file_read_again(const char *what, const char *path, size_t most, struct ek_buf *out,
+                       struct ek_fault *fault)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISFIFO(st.st_mode))
+        return ek_fault_set(fault, what + strspn(what, "-"),
+                            "%s: %s is a pipe, which is not waited for now; put a file there", what,
+                            path);
+    return ek_file_read(what, path, most, out, fault);
 }
 
 static int write_all(int fd, const char *data, size_t len)

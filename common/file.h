@@ -13,11 +13,18 @@ int ek_file_open_regular(const char *path);
 /* Appends such a file to `out`: 0, an errno as above, -EFBIG when it has more than `most` bytes, or
  * -ENOMEM. */
 int ek_file_read_regular(const char *path, size_t most, struct ek_buf *out);
+/* The same of one that may be a symlink to a regular file, as in a mounted ConfigMap or a model's
+ * directory of a hub's cache: it is not waited for either. */
+int ek_file_read_linked(const char *path, size_t most, struct ek_buf *out);
 
 /* Appends the file to `out`, which then ends with a NUL if it is not empty. -EBADMSG with a fault
  * that begins with `what` (a flag, "--config") when it cannot be read or is larger than `most`. */
 int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf *out,
                  struct ek_fault *fault);
+/* The same of a file that is read again while others are served: a FIFO, which the start may wait
+ * for, is an error. */
+int ek_file_read_again(const char *what, const char *path, size_t most, struct ek_buf *out,
+                       struct ek_fault *fault);
 
 enum ek_file_how {
     EK_FILE_PLAIN,

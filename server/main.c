@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,22 +177,21 @@ static int final_code(struct instance *s, char *why, size_t size, struct ek_buf 
     return code;
 }
 
-/* The last resort: when ending takes too long, the threads that still run are left behind. */
+/* The last resort: when ending takes too long, the threads that still run are left behind. arg is
+ * the exit code itself: main() may have returned meanwhile, and with it what its stack held. */
 static void *run_ending(void *arg)
 {
-    const struct instance *s = arg;
-
     (void)sleep(ENDING_S);
     ek_log(EK_LOG_WARNING, "Ending took longer than %u s: what still ran is left behind", ENDING_S);
     ek_log_flush();
-    _exit(s->stack.end_code);
+    _exit((int)(intptr_t)arg);
 }
 
-static void bound_ending(struct instance *s)
+static void bound_ending(const struct instance *s)
 {
     pthread_t thread;
 
-    if (pthread_create(&thread, NULL, run_ending, s) == 0)
+    if (pthread_create(&thread, NULL, run_ending, (void *)(intptr_t)s->stack.end_code) == 0)
         (void)pthread_detach(thread); /* without it the service manager's own bound is left */
 }
 

@@ -36,16 +36,21 @@ static int make_dirs(const char *path, mode_t mode)
     return mkdir(part, mode) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* The owner of a directory can replace the sockets in it, so it has to be root or this user. */
+static bool is_ours(const struct stat *st)
+{
+    return st->st_uid == geteuid() || st->st_uid == 0 || geteuid() == 0;
+}
+
+/* The owner of a directory can replace the sockets in it, that of a link to it (the default of who
+ * has no run directory lies in /tmp) the directory: it has to be root or this user. */
 static int check_owner(const char *path)
 {
-    struct stat st;
-    if (stat(path, &st) < 0)
+    struct stat st, link;
+    if (lstat(path, &link) < 0 || stat(path, &st) < 0)
         return -errno;
     if (!S_ISDIR(st.st_mode))
         return -ENOTDIR;
-    bool ours = st.st_uid == geteuid() || st.st_uid == 0 || geteuid() == 0;
-    return !ours ? -EPERM : access(path, W_OK | X_OK) < 0 ? -errno : 0;
+    return !is_ours(&link) || !is_ours(&st) ? -EPERM : access(path, W_OK | X_OK) < 0 ? -errno : 0;
 }
 
 /* -EBADMSG with a sentence in the log: it is the configuration that has to change. */

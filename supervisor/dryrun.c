@@ -338,7 +338,7 @@ static bool is_running(const struct config *c)
 {
     char path[512];
     (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", c->run_dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     bool taken = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
     if (fd >= 0)
         close(fd);

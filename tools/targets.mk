@@ -23,7 +23,9 @@ doubling: $(B)/kernels.a
 	@$(MAKE) --no-print-directory CUDA=0 BUILD=build/count CFLAGS="-O1 -fsanitize-coverage=trace-pc" \
 	  AR_kernels="$(B)/kernels.a build/count/release/common.a" $(DOUBLING:%=build/count/release/%)
 	@for t in $(DOUBLING); do build/count/release/$$t || exit 1; done
-$(DOUBLING:%=$(B)/%): WRAP += -Wl,--wrap=memmove,--wrap=memcpy,--wrap=memmem,--wrap=memchr,--wrap=strlen,--wrap=XXH3_64bits
+DOUBLING_CALLS := memmove memcpy memset memcmp memmem memchr strlen strcmp strncmp strchr strstr strspn strcspn XXH3_64bits \
+                  json_copy json_dumps json_loadb
+$(DOUBLING:%=$(B)/%): WRAP += $(DOUBLING_CALLS:%=-Wl,--wrap=%)
 .PHONY: doubling
 
 # Each parser under clang's fuzzer, one after the other, from its corpus on; what is found lies in

@@ -391,7 +391,7 @@ static int find_twins(struct automaton *a, uint32_t longest, struct ek_work *wor
     if (!kind || !then || !slot || !hash || !a->twin)
         goto out;
     for (uint32_t q = 0; q < n; q++) {
-        kind[q] = a->state[q].accepts;
+        kind[q] = a->state[q].accepts != a->state[0].accepts; /* less than n, as all later kinds */
         a->twin[q] = q;
     }
     r = 0;

@@ -33,6 +33,11 @@ enum json_types {
     TYPE_ALL = 127
 };
 
+/* Resolving and negating call each other, each with a depth of its own that begins anew: a
+ * reference to what is being negated would go round until the stack ends. So many may be within one
+ * another; each takes 1 to 2 KB of it. */
+#define SCHEMA_WITHIN 200u
+
 struct schema_reader {
     struct expr_set *set;
     const json_t *root;
@@ -42,6 +47,7 @@ struct schema_reader {
     bool made[RULE_RULES];
     char path[256]; /* JSON pointer of what is being read; its tail is cut when it is too long */
     uint32_t depth;
+    uint32_t within;           /* how many of SCHEMA_WITHIN */
     bool python;               /* values are read by Python's rules too: True, None, no \\u */
     const char *comma, *colon; /* the only ones, NULL = with white space that may be */
     bool never;                /* it was refused since it contradicts itself */

@@ -137,20 +137,12 @@ static int flatten_ref(struct schema_reader *r, const json_t *ref, uint32_t dept
     return code;
 }
 
-/* $ref and allOf resolved as far as one level goes: a new reference. */
-static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth,
-                   json_t **ret_schema)
+static int flatten_object(struct schema_reader *r, const json_t *schema, uint32_t depth,
+                          json_t **ret_schema)
 {
     json_t *plain = NULL, *said = NULL, *merged;
-    int code;
+    int code = schema_plain(r, schema, &said);
 
-    if (depth > SCHEMA_NESTING || !schema_pay(r, 64 + 16 * json_object_size(schema)))
-        return schema_refuse(r, NULL, "references and allOf nest too deep");
-    if (!json_is_object(schema)) {
-        *ret_schema = json_incref((json_t *)(uintptr_t)schema);
-        return 0;
-    }
-    code = schema_plain(r, schema, &said);
     if (code < 0)
         return code;
     const json_t *ref = json_object_get(said, "$ref"), *all = json_object_get(said, "allOf");
@@ -188,6 +180,23 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
 out:
     json_decref(plain);
     json_decref(said);
+    return code;
+}
+
+/* $ref and allOf resolved as far as one level goes: a new reference. */
+static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth,
+                   json_t **ret_schema)
+{
+    if (depth > SCHEMA_NESTING || r->within >= SCHEMA_WITHIN ||
+        !schema_pay(r, 64 + 16 * json_object_size(schema)))
+        return schema_refuse(r, NULL, "references and allOf nest too deep");
+    if (!json_is_object(schema)) {
+        *ret_schema = json_incref((json_t *)(uintptr_t)schema);
+        return 0;
+    }
+    r->within++;
+    int code = flatten_object(r, schema, depth, ret_schema);
+    r->within--;
     return code;
 }
 

@@ -236,7 +236,7 @@ static int negate_object(struct schema_reader *r, const json_t *schema, uint32_t
 static int negate(struct schema_reader *r, const json_t *schema, uint32_t depth,
                   json_t **ret_schema)
 {
-    if (depth > NEGATION_DEPTH || !schema_pay(r, 16))
+    if (depth > NEGATION_DEPTH || r->within >= SCHEMA_WITHIN || !schema_pay(r, 16))
         return schema_refuse(r, NULL, "it nests too deep below `not` or `if`");
     if (json_is_boolean(schema)) {
         *ret_schema = json_boolean(json_is_false(schema));
@@ -244,7 +244,10 @@ static int negate(struct schema_reader *r, const json_t *schema, uint32_t depth,
     }
     if (!json_is_object(schema))
         return schema_refuse(r, NULL, "a schema must be an object, true or false");
-    return negate_object(r, schema, depth, ret_schema);
+    r->within++;
+    int code = negate_object(r, schema, depth, ret_schema);
+    r->within--;
+    return code;
 }
 
 /* ---- the others ---- */

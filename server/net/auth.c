@@ -41,6 +41,7 @@ struct auth {
     struct key_line fixed[KEY_LINES_MOST];
     uint32_t fixed_count;
     uint8_t secret[SECRET];
+    bool loaded;     /* its files were read once */
     uint32_t stamps; /* that were given */
     atomic_uint count;
     struct key_slot slot[AUTH_SLOTS];
@@ -81,7 +82,8 @@ static int read_keys(const struct auth *a, const char *what, const char *path,
     const struct key_line defaults = {
         .concurrency = a->src.concurrency, .queue_share = a->src.queue_share, .last = INT32_MAX};
     struct ek_buf text = {0};
-    int r = ek_file_read(what, path, BOUND_KEY_FILE_BYTES, &text, fault);
+    int r = (a->loaded ? ek_file_read_again : ek_file_read)(what, path, BOUND_KEY_FILE_BYTES, &text,
+                                                            fault);
     if (r == 0)
         r = keyfile_parse(what, path, text.data ? text.data : "", text.len, &defaults, lines, count,
                           fault);
@@ -199,6 +201,7 @@ int auth_new(const struct auth_source *src, struct auth **ret_auth, struct ek_fa
         r = auth_reload(a, fault);
     if (r < 0)
         goto out;
+    a->loaded = true;
     *ret_auth = a;
     a = NULL;
 out:

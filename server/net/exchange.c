@@ -55,6 +55,7 @@ void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
     x->key = AUTH_NOBODY;
     head_target(&x->head, uri); /* MHD cuts it up after this */
     x->conn = info->socket_context;
+    exchange_drop(x->conn);
     x->conn->exchange = x;
     x->arrival_us = x->sent_us = ek_now_us();
     x->conn->idle_us = 0;
@@ -556,4 +557,11 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     x->conn->deadline_us =
         x->conn->idle_us + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);
     free(x);
+}
+
+void exchange_drop(struct conn *c)
+{
+    void *left = c->exchange;
+    if (left)
+        exchange_close(NULL, c->exchange->mhd, &left, MHD_REQUEST_TERMINATED_WITH_ERROR);
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct conn;
 struct exchange;
 struct worker;
 
@@ -22,6 +23,11 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
                                 size_t *upload_size, void **con_cls);
 void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
                     enum MHD_RequestTerminationCode why);
+
+/* Frees what is left of a connection's request: MHD ends some without MHD_OPTION_NOTIFY_COMPLETED
+ * (a question of more parts than it has room for). Before the connection's next one and at its end;
+ * as a rule there is nothing. */
+void exchange_drop(struct conn *c);
 
 /* The engine has news for this worker. */
 void exchange_pump(struct exchange *x);

@@ -148,17 +148,20 @@ static void warn_times(const struct tls_chain *c, const char *path)
                path, (long long)(c->ends - now) / 86400);
 }
 
-static int tls_load(const struct tls_source *src, struct tls_chain **ret_chain,
+/* An ek_file_read(), or ek_file_read_again(). */
+typedef int (*tls_file_fn)(const char *what, const char *path, size_t most, struct ek_buf *out,
+                           struct ek_fault *fault);
+
+static int tls_load(const struct tls_source *src, tls_file_fn read, struct tls_chain **ret_chain,
                     struct ek_fault *fault)
 {
     struct ek_buf cert = {0}, key = {0};
     struct tls_chain *c = calloc(1, sizeof(*c));
     int r = c ? 0 : -ENOMEM;
     if (r == 0)
-        r = ek_file_read("--ssl-certfile", src->cert, BOUND_PEM_BYTES, &cert, fault);
+        r = read("--ssl-certfile", src->cert, BOUND_PEM_BYTES, &cert, fault);
     if (r == 0)
-        r = ek_file_read("--ssl-keyfile", src->key ? src->key : src->cert, BOUND_PEM_BYTES, &key,
-                         fault);
+        r = read("--ssl-keyfile", src->key ? src->key : src->cert, BOUND_PEM_BYTES, &key, fault);
     if (r == 0)
         r = read_chain(c, src->cert, &cert, fault);
     if (r == 0)
@@ -207,7 +210,7 @@ int tls_new(const struct tls_source *src, struct tls **ret_tls, struct ek_fault 
     t->src = *src;
     int r = -pthread_mutex_init(&t->lock, NULL);
     if (r == 0)
-        r = tls_load(&t->src, &t->now, fault);
+        r = tls_load(&t->src, ek_file_read, &t->now, fault);
     if (r == 0)
         r = load_ca(t, fault);
     if (r < 0) {
@@ -236,7 +239,7 @@ void tls_free(struct tls *t)
 int tls_read(struct tls *t, struct tls_chain **ret_chain, struct ek_fault *fault)
 {
     *ret_chain = NULL;
-    return t ? tls_load(&t->src, ret_chain, fault) : 0;
+    return t ? tls_load(&t->src, ek_file_read_again, ret_chain, fault) : 0;
 }
 
 void tls_take(struct tls *t, struct tls_chain *fresh)

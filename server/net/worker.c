@@ -143,6 +143,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
     }
     struct conn *c = *context;
     if (c) {
+        exchange_drop(c);
         peers_give(w->http->peers, c->fd);
         if (c->watched)
             (void)epoll_ctl(w->epoll, EPOLL_CTL_DEL, c->fd, NULL);

@@ -170,7 +170,7 @@ static int default_dirs(struct config *c)
     return r;
 }
 
-int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault)
+static int read_config(const char *path, struct ek_buf *out, struct ek_fault *fault)
 {
     char part[4096];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -307,7 +307,7 @@ static int add_servers(struct config *c, const uint8_t *given, char **rest, int 
                             alone, c->file);
     if (c->file) {
         struct ek_buf text = {0};
-        r = config_read_file(c->file, &text, fault);
+        r = read_config(c->file, &text, fault);
         if (r == 0)
             r = config_yaml(c, given, c->file, text.data ? text.data : "", text.len, fault);
         ek_buf_done(&text);

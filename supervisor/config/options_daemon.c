@@ -36,7 +36,8 @@ const struct ek_opt daemon_table[] = {
      .type = OPT_STRING,
      .at = AT(servers_dir),
      .help = "Directories, separated by colons, with one file NAME.yaml per server: the flags of "
-             "evenkeel-server as keys. The first file of a name counts; an empty one hides it."},
+             "evenkeel-server as keys. The first file of a name counts; an empty one hides it, one "
+             "that is neither a regular file nor a link to one is an error."},
     {.name = "log-level",
      .type = OPT_CHOICE,
      .at = AT(log_level),

@@ -28,8 +28,6 @@ int config_append(char ***list, size_t *n, const char *text);
 bool config_has_string(const struct ek_strings *list, const char *flag);
 /* Sets an unset text to dir, or dir/name, with tail behind it. 0, -ENAMETOOLONG, -ENOMEM. */
 int config_default_path(char **field, const char *dir, const char *name, const char *tail);
-/* At most 1 MiB of a file; -EBADMSG with fault. */
-int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault);
 /* Numbers and mode of the law that lie beside the policy, into it. */
 /* What the law is without a word from anybody: policy_defaults(), also in the fields that only
  * become the law's in config_policy_finish(). */

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
@@ -18,8 +17,6 @@
 #include "common/options.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/law/remedy.h"
-
-#define FILE_MOST (1u << 20)
 
 const char *yaml_text(const yaml_node_t *n)
 {
@@ -51,21 +48,13 @@ static void take_values(yaml_document_t *doc, const char *const *flags, size_t c
     }
 }
 
-/* Symlinks are followed (a mounted ConfigMap is one), a FIFO at the end is not waited for. */
-static int read_text(const char *path, struct ek_buf *out)
-{
-    char *real = path ? realpath(path, NULL) : NULL;
-    int r = real ? ek_file_read_regular(real, FILE_MOST, out) : -ENOENT;
-    free(real);
-    return r;
-}
-
 static bool server_file_load(const char *path, yaml_document_t *ret_doc)
 {
     struct ek_buf text = {0};
     yaml_parser_t parser;
     bool read = false;
-    if (read_text(path, &text) == 0 && text.len > 0 && yaml_parser_initialize(&parser)) {
+    if (path && ek_file_read_linked(path, SERVER_FILE_MOST, &text) == 0 && text.len > 0 &&
+        yaml_parser_initialize(&parser)) {
         yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
         read = yaml_parser_load(&parser, ret_doc);
         yaml_parser_delete(&parser);

@@ -10,6 +10,7 @@ struct remedy_settings;
 struct yaml_node_s;
 
 #define SERVER_FILE_VALUE 80
+#define SERVER_FILE_MOST  (1u << 20) /* bytes */
 
 /* The values of these flags ("--port"), "" for what the file does not say or says as no plain text
  * of that length. False when there is no file (`path` NULL), or it cannot be read: the server will

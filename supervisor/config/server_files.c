@@ -9,13 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "supervisor/config/options_table.h"
+#include "supervisor/config/server_file.h"
 
 #define SUFFIX     ".yaml"
 #define SUFFIX_LEN (sizeof(SUFFIX) - 1)
+#define NULL_MAJOR 1 /* of /dev/null */
+#define NULL_MINOR 3
 
 static int is_server_file(const struct dirent *d)
 {
@@ -39,11 +44,33 @@ static bool had_before(const char *dirs, const char *end, const char *file)
     return false;
 }
 
+/* A file that somebody left there must not hold up a reload: one that is waited for, a FIFO, is an
+ * error. A link to /dev/null hides a server as an empty file does. */
+static int read_file(const char *path, struct ek_buf *out, struct ek_fault *fault)
+{
+    struct stat st;
+    int r = ek_file_read_linked(path, SERVER_FILE_MOST, out);
+    if (r == 0 || r == -ENOMEM)
+        return r;
+    if (r == -EINVAL && stat(path, &st) == 0 && S_ISCHR(st.st_mode) &&
+        st.st_rdev == makedev(NULL_MAJOR, NULL_MINOR))
+        return 0;
+    if (r == -EINVAL)
+        return ek_fault_set(fault, "servers_dir",
+                            "servers_dir: %.300s is no regular file; put the server's file there, "
+                            "or take it away",
+                            path);
+    if (r == -EFBIG)
+        return ek_fault_set(fault, "servers_dir", "servers_dir: %.300s is larger than 1 MiB", path);
+    return ek_fault_set(fault, "servers_dir", "servers_dir: cannot read %.300s: %s", path,
+                        ek_strerror(r));
+}
+
 static int read_server(struct config *c, const char *name, const char *path, struct ek_fault *fault)
 {
     struct ek_buf text = {0};
     struct server_config *s = NULL;
-    int r = config_read_file(path, &text, fault);
+    int r = read_file(path, &text, fault);
     if (r < 0 || text.len == 0) /* an empty file hides a server */
         goto out;
     for (size_t i = 0; i < c->count; i++) {

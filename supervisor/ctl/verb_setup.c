@@ -26,7 +26,8 @@
 #include "supervisor/engines/dialect.h"
 #include "supervisor/planner/advise.h"
 
-#define NAME_MOST 32 /* of a server, as evenkeeld takes it */
+#define FILE_MOST (1u << 20) /* bytes of a server's file */
+#define NAME_MOST 32         /* of a server, as evenkeeld takes it */
 
 #define GIB 1073741824.0
 
@@ -269,15 +270,15 @@ static int setup_finish(const struct setup_options *o, const struct ek_buf *text
 /* The port that a server's file names, as evenkeel-server writes and reads it; 0 = none. */
 static unsigned long port_in(const char *path)
 {
-    char line[4400];
+    struct ek_buf text = {0};
     unsigned long port = 0;
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof(line), f)) {
+    int r = ek_file_read_linked(path, FILE_MOST, &text);
+    for (const char *line = r == 0 ? text.data : NULL; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
         if (strncmp(line, "port:", 5) == 0)
             port = strtoul(line + 5 + strspn(line + 5, " '\""), NULL, 10);
     }
-    if (f)
-        (void)fclose(f);
+    ek_buf_done(&text);
     return port;
 }
 

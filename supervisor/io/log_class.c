@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/file.h"
@@ -51,8 +50,7 @@ static struct doctor_catalog *log_class_load(const char *site)
 {
     struct doctor_catalog *c = NULL;
     struct ek_buf own = {0};
-    bool has = site && access(site, R_OK) == 0 &&
-               ek_file_read("signatures", site, FILE_MOST, &own, NULL) == 0;
+    bool has = site && ek_file_read_linked(site, FILE_MOST, &own) == 0; /* not waiting */
     int r = doctor_catalog_new(site, has ? own.data : NULL, own.len, &c, NULL);
     ek_buf_done(&own);
     if (r < 0 && has && doctor_catalog_new(NULL, NULL, 0, &c, NULL) < 0)

@@ -6,6 +6,7 @@
  */
 #include "supervisor/io/port_owner.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,11 +22,17 @@
 #include "common/fdpass.h"
 #include "supervisor/io/port_cgroup.h"
 
-#define LISTENING 0x0A /* the state in /proc/net/tcp */
+#define LISTENING    0x0A /* the state in /proc/net/tcp */
+#define V4_HEX       8    /* digits of an address there */
+#define V6_HEX       32
+#define V4_ANY       "::ffff:0.0.0.0"
+#define MAPPED_BYTES 12 /* of a mapped IPv4 address, before its own four */
 
 struct socket_row {
     unsigned long inode;
     unsigned uid;
+    struct in6_addr
+        address; /* of IPv4 the mapped one: a socket of IPv6 may be bound to that, too */
 };
 
 /* A port has a row for each address that is listened at, and for each socket of SO_REUSEPORT. */
@@ -49,26 +56,44 @@ static bool rows_add(struct socket_rows *rows, const struct socket_row *row)
     return true;
 }
 
+/* Each 32 bits are a number of this machine, whose bytes in memory are the address's. */
+static bool address_from_hex(const char *hex, struct in6_addr *ret)
+{
+    const size_t len = strlen(hex);
+    char word[V4_HEX + 1] = {0};
+    if (len != V4_HEX && len != V6_HEX)
+        return false;
+    (void)inet_pton(AF_INET6, V4_ANY, ret);
+    uint8_t *to = ret->s6_addr + (len == V4_HEX ? MAPPED_BYTES : 0);
+    for (size_t i = 0; i < len; i += V4_HEX, to += sizeof(uint32_t)) {
+        memcpy(word, hex + i, V4_HEX);
+        const uint32_t part = (uint32_t)strtoul(word, NULL, 16);
+        memcpy(to, &part, sizeof(part));
+    }
+    return true;
+}
+
 /* In the file those that listen come first, and connections, which may be many, after them. */
 static void read_rows(const char *file, unsigned port, struct socket_rows *rows)
 {
-    char line[512];
+    char line[512], hex[V6_HEX + 1];
     FILE *f = fopen(file, "re");
     while (f && fgets(line, sizeof(line), f)) {
-        unsigned at, state, uid;
-        unsigned long inode;
-        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %u %*s %lu", &at, &state, &uid,
-                   &inode) != 4)
+        unsigned at, state;
+        struct socket_row row;
+        if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %u %*s %lu", hex, &at, &state,
+                   &row.uid, &row.inode) != 5 ||
+            !address_from_hex(hex, &row.address))
             continue;
         const bool listens = state == LISTENING;
         if (rows->listen && !listens)
             break;
-        if (at != port || inode == 0 || (!listens && rows->count))
+        if (at != port || row.inode == 0 || (!listens && rows->count))
             continue;
         if (listens && !rows->listen)
             rows->count = 0;
         rows->listen = listens;
-        if (!rows_add(rows, &(struct socket_row){.inode = inode, .uid = uid}))
+        if (!rows_add(rows, &row))
             break; /* without memory those so far are all */
     }
     if (f)
@@ -91,6 +116,51 @@ static struct socket_rows find_sockets(unsigned port)
     if (rows.count)
         qsort(rows.at, rows.count, sizeof(*rows.at), by_inode);
     return rows;
+}
+
+/* An address that a client names; false for a name, and for all addresses. */
+static bool is_one_address(const char *host, struct in6_addr *ret)
+{
+    struct in_addr v4;
+    if (inet_pton(AF_INET, host, &v4) != 1)
+        return inet_pton(AF_INET6, host, ret) == 1 && !IN6_IS_ADDR_UNSPECIFIED(ret);
+    (void)inet_pton(AF_INET6, V4_ANY, ret);
+    memcpy(ret->s6_addr + MAPPED_BYTES, &v4, sizeof(v4));
+    return v4.s_addr != htonl(INADDR_ANY);
+}
+
+/* How well a socket suits a connection to the address, as the kernel chooses: its very address,
+ * then all of the family, then all of both; 0: the connection does not get there. */
+static int fit_of(const struct socket_row *row, const struct in6_addr *to)
+{
+    struct in6_addr any;
+    (void)inet_pton(AF_INET6, V4_ANY, &any);
+    if (memcmp(&row->address, to, sizeof(*to)) == 0)
+        return 3;
+    if (IN6_IS_ADDR_V4MAPPED(to) && memcmp(&row->address, &any, sizeof(any)) == 0)
+        return 2;
+    return IN6_IS_ADDR_UNSPECIFIED(&row->address) ? 1 : 0;
+}
+
+/* Leaves those that a connection to the host gets to. False, and all are left, when that is none;
+ * a host that is not one address has them all. */
+static bool keep_fitting(struct socket_rows *rows, const char *host)
+{
+    struct in6_addr to;
+    int best = 0;
+    size_t kept = 0;
+    if (!is_one_address(host, &to))
+        return true;
+    for (size_t i = 0; i < rows->count; i++) {
+        const int fit = fit_of(&rows->at[i], &to);
+        best = fit > best ? fit : best;
+    }
+    for (size_t i = 0; best > 0 && i < rows->count; i++) {
+        if (fit_of(&rows->at[i], &to) == best)
+            rows->at[kept++] = rows->at[i];
+    }
+    rows->count = best > 0 ? kept : rows->count;
+    return best > 0;
 }
 
 /* The descriptor of one of them in that process; -1: it has none, or may not be looked into. */
@@ -141,9 +211,10 @@ static pid_t who_has(const struct socket_rows *rows)
     return least;
 }
 
-static void find_port_owner(unsigned port, char *who, size_t size)
+static void find_port_owner(const char *host, unsigned port, char *who, size_t size)
 {
     struct socket_rows rows = find_sockets(port);
+    (void)keep_fitting(&rows, host); /* else any of them: the port is taken */
     const struct socket_row row = rows.count ? rows.at[0] : (struct socket_row){0};
     /* Descriptors of others, and of those that are not dumpable, only root may see. */
     pid_t pid = who_has(&rows);
@@ -159,10 +230,10 @@ static void find_port_owner(unsigned port, char *who, size_t size)
         (void)snprintf(who, size, "another process");
 }
 
-pid_t port_owner_pid(unsigned port)
+pid_t port_owner_pid(const char *host, unsigned port)
 {
     struct socket_rows rows = find_sockets(port);
-    pid_t pid = rows.listen ? who_has(&rows) : 0;
+    pid_t pid = rows.listen && keep_fitting(&rows, host) ? who_has(&rows) : 0;
     free(rows.at);
     return pid;
 }
@@ -216,7 +287,7 @@ bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size)
     }
     if (fd != -EADDRINUSE)
         return true; /* not for us to say: the server will */
-    find_port_owner(port, who, size);
+    find_port_owner(host, port, who, size);
     return false;
 }
 

@@ -14,9 +14,11 @@
  * (python3)"; when it may not be seen "nginx.service, as user 33", its control group, "a process of
  * user 33" or "another process". */
 bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size);
-/* The process with the lowest number that has a listening socket of a port of this machine, at
- * whatever address; 0 if there is none, or it may not be seen. */
-pid_t port_owner_pid(unsigned port);
+/* The process that a connection to host:port of this machine gets to: of those that have a
+ * listening socket there (a server and its workers) the one with the lowest number. A host that is
+ * no single address ("", "0.0.0.0", "::", a name) stands for any. 0 if there is none, or it may
+ * not be seen. */
+pid_t port_owner_pid(const char *host, unsigned port);
 /* A duplicate, close-on-exec, of a listening socket of a port out of that process, which does not
  * notice, whoever else listens at that port of another address, or shares it. The caller's; or a
  * negative errno: -ENOENT, it has none or may not be looked into; -EPERM, it may not be traced by

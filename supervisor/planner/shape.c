@@ -535,7 +535,12 @@ int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fa
                             "there is no %.300s; name a model's directory or its config.json "
                             "(nothing is fetched from a hub)",
                             file);
-    int r = ek_file_read("the model", file, FILE_MOST, &text, fault);
+    int r = ek_file_read_linked(file, FILE_MOST, &text);
+    if (r < 0 && r != -ENOMEM)
+        r = ek_fault_set(fault, "model", "%.300s cannot be read: %s", file,
+                         r == -EINVAL  ? "it is no regular file"
+                         : r == -EFBIG ? "it is larger than a model's config.json"
+                                       : ek_strerror(r));
     if (r == 0)
         r = plan_shape_parse(text.data ? text.data : "", text.len, ret_shape, fault);
     ek_buf_done(&text);

@@ -41,7 +41,7 @@ static pid_t look_for_theirs(const struct server *s)
         return port_owner_of_socket(s->address.control_path);
     const char *host = s->config->host;
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0
-               ? port_owner_pid(s->address.port)
+               ? port_owner_pid(host, s->address.port)
                : 0;
 }
 

@@ -64,7 +64,7 @@ void prestart_wait_port(struct server *s, int error)
     else if (port_owner_is_none(c->host, port, who, sizeof(who)))
         (void)snprintf(what, sizeof(what), "port %u of %.40s was taken a moment ago", port,
                        c->host);
-    else if (port_owner_pid(port) == getpid())
+    else if (port_owner_pid(c->host, port) == getpid())
         (void)snprintf(what, sizeof(what),
                        "port %u of %.40s is kept by this evenkeeld for a server that ends", port,
                        c->host);

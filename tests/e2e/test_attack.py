@@ -156,6 +156,14 @@ def test_schemas_without_end(target):
         assert json.loads(text)["error"]["param"] == "response_format"
 
 
+@pytest.mark.parametrize("negated", [{"not": {"$ref": "#"}}, {"oneOf": [{"$ref": "#"}, {"type": "string"}]}], ids=["not", "oneOf"])
+def test_schemas_in_a_circle(target, negated):
+    """A hundred bytes: what is negated leads back to it. The stack of the thread ended, and with it the process."""
+    status, text, _ = post(target, EVIL, chat(**schema({"not": negated})))
+    assert status == 400 and json.loads(text)["error"]["param"] == "response_format", text
+    bystander(target, 0)
+
+
 @pytest.mark.long
 def test_patterns(target):
     """Fuel ends them; on a machine that is busy with other things the time that a form may take does."""

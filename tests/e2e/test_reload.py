@@ -63,6 +63,19 @@ def test_starts_without_servers_and_says_what_to_do(daemon):
     assert get(daemon.page, "/metrics")[0] == 200
 
 
+def test_a_pipe_among_the_files_holds_up_nothing(daemon):
+    """Whoever may write there could stop the watching of all servers."""
+    daemon.write("one")
+    daemon.reload()
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    os.mkfifo(daemon.dir / "two.yaml")
+    said = daemon.ctl("reload")
+    assert said.returncode != 0 and "two.yaml is no regular file" in said.stdout + said.stderr
+    assert daemon.servers()["one"]["ready"]
+    (daemon.dir / "two.yaml").unlink()
+    daemon.reload()
+
+
 def test_adds_and_removes_a_server(daemon):
     daemon.write("one")
     daemon.reload()

@@ -72,6 +72,11 @@ def test_setup_gives_no_two_servers_a_port(tmp_path):
     assert ctl("setup", "a", "--model", MODEL, "--dir", tmp_path, "--force").returncode == 0  # its own
 
 
+def test_setup_waits_for_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "a.yaml")
+    assert ctl("setup", "b", "--model", MODEL, "--dir", tmp_path).returncode == 0
+
+
 def test_preflight():
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))

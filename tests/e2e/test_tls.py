@@ -130,6 +130,14 @@ def test_a_new_certificate_without_a_restart(server, papers):
     server.process.send_signal(signal.SIGHUP)
     wait_for("the refusal", lambda: "is not that of the certificate" in server.log())
     assert ask(server.port, "/health", context(papers))[3] == now
+    pem = (server.run / "now.pem").read_text()
+    (server.run / "now.pem").unlink()
+    os.mkfifo(server.run / "now.pem")  # nobody waits for it
+    server.process.send_signal(signal.SIGHUP)
+    wait_for("the refusal", lambda: "now.pem is a pipe" in server.log())
+    assert ask(server.port, "/health", context(papers))[3] == now
+    (server.run / "now.pem").unlink()
+    (server.run / "now.pem").write_text(pem)
 
 
 def test_a_reload_takes_all_or_nothing(tmp_path, papers):

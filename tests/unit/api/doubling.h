@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "common/buf.h"
 #include "tests/unit/alloc.h"
 
@@ -81,6 +83,110 @@ UNCOUNTED size_t __wrap_strlen(const char *s)
     size_t n = __real_strlen(s);
     blocks += n / 16;
     return n;
+}
+
+void *__real_memset(void *to, int what, size_t n);
+void *__wrap_memset(void *to, int what, size_t n);
+UNCOUNTED void *__wrap_memset(void *to, int what, size_t n)
+{
+    blocks += n / 16;
+    return __real_memset(to, what, n);
+}
+
+/* Bytes before the first that differs, at most n; both end there when stops. */
+UNCOUNTED static inline size_t alike(const void *a, const void *b, size_t n, bool stops)
+{
+    const char *x = a, *y = b;
+    size_t i = 0;
+    while (i < n && x[i] == y[i] && !(stops && x[i] == '\0'))
+        i++;
+    return i;
+}
+
+int __real_memcmp(const void *a, const void *b, size_t n);
+int __wrap_memcmp(const void *a, const void *b, size_t n);
+UNCOUNTED int __wrap_memcmp(const void *a, const void *b, size_t n)
+{
+    blocks += alike(a, b, n, false) / 16;
+    return __real_memcmp(a, b, n);
+}
+
+int __real_strcmp(const char *a, const char *b);
+int __wrap_strcmp(const char *a, const char *b);
+UNCOUNTED int __wrap_strcmp(const char *a, const char *b)
+{
+    blocks += alike(a, b, SIZE_MAX, true) / 16;
+    return __real_strcmp(a, b);
+}
+
+int __real_strncmp(const char *a, const char *b, size_t n);
+int __wrap_strncmp(const char *a, const char *b, size_t n);
+UNCOUNTED int __wrap_strncmp(const char *a, const char *b, size_t n)
+{
+    blocks += alike(a, b, n, true) / 16;
+    return __real_strncmp(a, b, n);
+}
+
+char *__real_strchr(const char *in, int what);
+char *__wrap_strchr(const char *in, int what);
+UNCOUNTED char *__wrap_strchr(const char *in, int what)
+{
+    char *hit = __real_strchr(in, what);
+    blocks += (hit ? (size_t)(hit - in) : __real_strlen(in)) / 16;
+    return hit;
+}
+
+char *__real_strstr(const char *in, const char *what);
+char *__wrap_strstr(const char *in, const char *what);
+UNCOUNTED char *__wrap_strstr(const char *in, const char *what)
+{
+    char *hit = __real_strstr(in, what);
+    blocks += (hit ? (size_t)(hit - in) : __real_strlen(in)) / 16;
+    return hit;
+}
+
+size_t __real_strspn(const char *in, const char *set);
+size_t __wrap_strspn(const char *in, const char *set);
+UNCOUNTED size_t __wrap_strspn(const char *in, const char *set)
+{
+    size_t n = __real_strspn(in, set);
+    blocks += n / 16;
+    return n;
+}
+
+size_t __real_strcspn(const char *in, const char *set);
+size_t __wrap_strcspn(const char *in, const char *set);
+UNCOUNTED size_t __wrap_strcspn(const char *in, const char *set)
+{
+    size_t n = __real_strcspn(in, set);
+    blocks += n / 16;
+    return n;
+}
+
+/* Of jansson's calls those that go through a whole value; a member is about a block. */
+json_t *__real_json_copy(json_t *v);
+json_t *__wrap_json_copy(json_t *v);
+UNCOUNTED json_t *__wrap_json_copy(json_t *v)
+{
+    blocks += json_is_array(v) ? json_array_size(v) : json_object_size(v);
+    return __real_json_copy(v);
+}
+
+char *__real_json_dumps(const json_t *v, size_t flags);
+char *__wrap_json_dumps(const json_t *v, size_t flags);
+UNCOUNTED char *__wrap_json_dumps(const json_t *v, size_t flags)
+{
+    char *text = __real_json_dumps(v, flags);
+    blocks += text ? __real_strlen(text) : 0;
+    return text;
+}
+
+json_t *__real_json_loadb(const char *text, size_t n, size_t flags, json_error_t *error);
+json_t *__wrap_json_loadb(const char *text, size_t n, size_t flags, json_error_t *error);
+UNCOUNTED json_t *__wrap_json_loadb(const char *text, size_t n, size_t flags, json_error_t *error)
+{
+    blocks += n;
+    return __real_json_loadb(text, n, flags, error);
 }
 
 uint64_t __real_XXH3_64bits(const void *data, size_t n);

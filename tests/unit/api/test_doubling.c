@@ -1,7 +1,8 @@
 /*
  * Work that others choose the size of grows no faster than n log n. Every row of the table of
  * fields (server/api/field_table.c), of every API that has it, and answers in every style of
- * thinking and of calls are fed in doubling sizes and in several shapes; test_doubling_files.c does
+ * thinking and of calls are fed in doubling sizes and in several shapes, those of its own schema
+ * among them (field_shapes.h); test_doubling_files.c does
  * it with a model's files, test_doubling_forms.c with forms. What is compared is what was done, not
  * how long it took (doubling.h): the basic blocks of our code that ran, when it is built to count
  * them (make doubling), and the bytes that were allocated, always. A new field is covered by being
@@ -33,6 +34,7 @@
 #include "tests/share.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/api/doubling.h"
+#include "tests/unit/api/field_shapes.h"
 #include "tests/unit/api/tiny_served.h"
 
 #define MODEL  "models/evenkeel-tiny"
@@ -197,9 +199,13 @@ static void test_fields(void **state)
     int bad = 0;
     (void)state;
     for (uint32_t i = 0; i < field_count(); i++) {
-        for (size_t k = 0; k < SHAPES * API_COUNT; k++) {
+        struct field_shapes own;
+        field_shapes(field_table[i].schema, &own);
+        for (size_t k = 0; k < (SHAPES + own.count) * API_COUNT; k++) {
             enum openai_api api = (enum openai_api)(k % API_COUNT);
-            const struct doubling_shape *s = &shapes[k / API_COUNT];
+            const size_t shape = k / API_COUNT;
+            const struct doubling_shape *s =
+                shape < SHAPES ? &shapes[shape] : &own.at[shape - SHAPES];
             struct cost cost[SIZES];
             char what[128];
             if (!(field_table[i].on & 1u << api) || !share_takes(all++))
@@ -216,6 +222,7 @@ static void test_fields(void **state)
             fed++;
             read += cost[0].result == 0;
         }
+        shapes_free(&own);
     }
     print_message("%u fields and shapes fed, %u of them accepted; %s\n", fed, read,
                   counted ? "blocks and bytes counted"

@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "common/buf.h"
+
 static char dir[] = "/tmp/file-XXXXXX";
 static char path[64], part[80];
 
@@ -135,12 +137,51 @@ static void test_filled(void **state)
     holds(path, "half");
 }
 
+/* What somebody may have put where a file is expected; a FIFO without a writer is not waited for.
+ */
+static void test_what_is_no_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int regular, linked; /* what reading it says */
+    } cases[] = {
+        {"text", 0, 0},           {"to-text", -ELOOP, 0},       {"fifo", -EINVAL, -EINVAL},
+        {".", -EINVAL, -EINVAL},  {"to-fifo", -ELOOP, -EINVAL}, {"none", -ENOENT, -ENOENT},
+        {"long", -EFBIG, -EFBIG},
+    };
+    static const char *const made[] = {"text", "to-text", "fifo", "to-fifo", "long"};
+    char name[80];
+    assert_int_equal(chdir(dir), 0);
+    assert_int_equal(ek_file_replace("text", "text", 4, 0600, EK_FILE_PLAIN), 0);
+    assert_int_equal(ek_file_replace("long", "longer", 6, 0600, EK_FILE_PLAIN), 0);
+    assert_int_equal(symlink("text", "to-text"), 0);
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_int_equal(symlink("fifo", "to-fifo"), 0);
+    (void)alarm(20);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf out = {0}, again = {0};
+        (void)snprintf(name, sizeof(name), "%s/%s", dir, cases[i].name);
+        assert_int_equal(ek_file_read_regular(name, 4, &out), cases[i].regular);
+        assert_int_equal(ek_file_read_linked(name, 4, &again), cases[i].linked);
+        if (cases[i].linked == 0)
+            assert_string_equal(again.data, "text");
+        ek_buf_done(&out);
+        ek_buf_done(&again);
+    }
+    (void)alarm(0);
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+        (void)unlink(made[i]);
+    assert_int_equal(chdir("/"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_replaced, start), cmocka_unit_test_setup(test_new, start),
         cmocka_unit_test_setup(test_symlink, start),  cmocka_unit_test_setup(test_full, start),
         cmocka_unit_test_setup(test_no_way, start),   cmocka_unit_test_setup(test_filled, start),
+        cmocka_unit_test(test_what_is_no_file),
     };
     if (!mkdtemp(dir))
         return 1;

@@ -65,7 +65,7 @@ static void write_both(struct ek_buf *b, uint32_t n)
     (void)n;
     (void)ek_buf_puts(b, "{\"allOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}],"
                          "\"$defs\":{");
-    for (char c = 'a'; c <= 'b'; c++)
+    for (int c = 'a'; c <= 'b'; c++)
         (void)ek_buf_printf(b,
                             "%s\"%c\":{\"properties\":{\"x\":{\"allOf\":[{\"$ref\":\"#/$defs/a\"},{"
                             "\"$ref\":\"#/$defs/b\"},{\"title\":\"%c\"}]},\"y\":{\"allOf\":[{"
@@ -279,6 +279,48 @@ static void test_spent(void **state)
     ek_buf_done(&text);
 }
 
+/* Small forms of each kind, given up at each unit of what they cost, which is some thousands at
+ * most; the sanitizers look at what was half made. */
+static void test_given_up(void **state)
+{
+    static const struct {
+        enum grammar_kind kind;
+        const char *text;
+    } given[] = {
+        {GRAMMAR_REGEX, "|"}, /* one state, which accepts */
+        {GRAMMAR_REGEX, "(?!b)a{0,9}[^\\x00-\\x7f]"},
+        {GRAMMAR_CHOICE, "[\"a\",\"ab\"]"},
+        {GRAMMAR_EBNF, "root ::= a | \"x\" root\na ::= [a-z]* \"y\"?"},
+        {GRAMMAR_SCHEMA, "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},"
+                         "\"patternProperties\":{\"^b\":{\"type\":\"integer\",\"minimum\":3}}}"},
+        {GRAMMAR_SCHEMA, "{\"allOf\":[{\"enum\":[1,\"a\"]},{\"type\":\"string\"}]}"},
+        {GRAMMAR_CALLS, "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+                        "\"name\":null,\"most\":2}"},
+        {GRAMMAR_TAGS, "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+                       "\"style\":\"hermes\",\"one\":true}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
+        struct ek_work work = {.fuel = GRAMMAR_FUEL};
+        struct grammar *g = NULL;
+        struct ek_fault f = {0};
+        const size_t len = strlen(given[i].text);
+        int r = grammar_compile(given[i].kind, given[i].text, len, lexicon, &work, &g, &f);
+        if (r != 0)
+            fail_msg("%s: %s", given[i].text, f.msg);
+        grammar_unref(g);
+        const uint64_t all = work.used, step = all / 1000 + 1;
+        for (uint64_t fuel = 0; fuel < all; fuel += step) {
+            work = (struct ek_work){.fuel = fuel};
+            r = grammar_compile(given[i].kind, given[i].text, len, lexicon, &work, &g, &f);
+            if (r == 0) /* it ended with what nobody waits for */
+                grammar_unref(g);
+            else
+                assert_int_equal(r, -EBADMSG);
+        }
+    }
+}
+
 /* ---- masks ---- */
 
 static const struct {
@@ -363,6 +405,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_spent),
+        cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, words_setup, words_teardown);

@@ -15,6 +15,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/work.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
 #include "tests/unit/grammar/words.h"
@@ -437,6 +438,42 @@ static const struct refused_schema {
     {"{\"a\":1,\"a\":2}", "", "not valid JSON"},
 };
 
+/* What a schema negates leads back to it, in each way that one is rewritten: the stack held as long
+ * as there was fuel, 8 MB were not enough. Refused or not, each ends. */
+static void test_circles(void **state)
+{
+    static const char *const circles[] = {
+        "{\"not\":{\"not\":{\"$ref\":\"#\"}}}",
+        "{\"not\":{\"oneOf\":[{\"$ref\":\"#\"},{\"type\":\"string\"}]}}",
+        "{\"not\":{\"anyOf\":[{\"not\":{\"$ref\":\"#\"}},{\"type\":\"string\"}]}}",
+        "{\"not\":{\"allOf\":[{\"$ref\":\"#\"},{\"type\":\"string\"}]}}",
+        "{\"not\":{\"properties\":{\"a\":{\"not\":{\"$ref\":\"#\"}}}}}",
+        "{\"not\":{\"$ref\":\"#\"}}",
+        "{\"if\":{\"$ref\":\"#\"},\"then\":{\"type\":\"string\"}}",
+        "{\"if\":{\"not\":{\"$ref\":\"#\"}},\"then\":{\"type\":\"string\"},\"else\":{\"$ref\":\"#"
+        "\"}}",
+        "{\"oneOf\":[{\"$ref\":\"#\"},{\"not\":{\"$ref\":\"#\"}}]}",
+        "{\"allOf\":[{\"not\":{\"oneOf\":[{\"$ref\":\"#\"},{\"const\":1}]}},{\"$ref\":\"#\"}]}",
+        "{\"dependentSchemas\":{\"a\":{\"not\":{\"$ref\":\"#\"}}}}",
+        "{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"not\":{\"required\":[\"a\"],\"not\":{\"$ref\":"
+        "\"#/properties/a\"}}}",
+        "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"not\":{\"oneOf\":[{\"$ref\":\"#/$defs/b\"},{"
+        "\"type\":\"string\"}]}},\"b\":{\"if\":{\"$ref\":\"#/$defs/a\"},\"then\":{\"const\":1}}}}",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(circles) / sizeof(circles[0]); i++) {
+        struct ek_work work = {.fuel = GRAMMAR_FUEL};
+        struct ek_fault f = {0};
+        struct grammar *g = NULL;
+        int r =
+            grammar_compile(GRAMMAR_SCHEMA, circles[i], strlen(circles[i]), lexicon, &work, &g, &f);
+        if (r == 0)
+            grammar_unref(g);
+        else if (r != -EBADMSG || !f.msg[0])
+            fail_msg("%s: %d %s", circles[i], r, f.msg);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -532,9 +569,8 @@ static void test_loose(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_texts),   cmocka_unit_test(test_circles),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_depth),
         cmocka_unit_test(test_loose),
     };
     return cmocka_run_group_tests(tests, words_setup, words_teardown);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -268,6 +269,13 @@ static void test_reload(void **state)
     (void)unlink(path);
     assert_int_equal(auth_reload(a, &f), -EBADMSG);
     assert_int_equal(auth_count(a), 3);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    (void)alarm(20); /* without a writer it held the thread that ends the server */
+    assert_int_equal(auth_reload(a, &f), -EBADMSG);
+    (void)alarm(0);
+    assert_non_null(strstr(f.msg, "is a pipe"));
+    assert_int_equal(auth_count(a), 3);
+    (void)unlink(path);
     auth_free(a);
 }
 

@@ -3,12 +3,15 @@
  * (tests/fixtures/configs.json), and those that cannot be loaded, too. Run from the root of the
  * tree.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -281,6 +284,24 @@ static void test_odd_numbers(void **state)
     assert_non_null(strstr(f.msg, "which no machine holds"));
 }
 
+/* A model's directory is foreign. */
+static void test_pipe(void **state)
+{
+    (void)state;
+    struct plan_shape s;
+    struct ek_fault f = {.msg = ""};
+    char dir[] = "/tmp/configs-XXXXXX", file[64];
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(file, sizeof(file), "%s/config.json", dir);
+    assert_int_equal(mkfifo(file, 0600), 0);
+    (void)alarm(20); /* without a writer it held for ever */
+    assert_int_equal(plan_shape_read(dir, &s, &f), -EBADMSG);
+    (void)alarm(0);
+    assert_non_null(strstr(f.msg, "/config.json cannot be read: it is no regular file"));
+    (void)unlink(file);
+    (void)rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +310,6 @@ int main(void)
         cmocka_unit_test(test_mixers),      cmocka_unit_test(test_lone_experts),
         cmocka_unit_test(test_gemma4),      cmocka_unit_test(test_gemma4_saved),
         cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_left_out)};
+        cmocka_unit_test(test_left_out),    cmocka_unit_test(test_pipe)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "common/file.h"
 #include "supervisor/config/options_table.h"
 #include "tests/unit/alloc.h"
 
@@ -420,6 +422,51 @@ static void test_reads_the_address_in_a_file(void **state)
     (void)unlink(file);
 }
 
+/* What may lie in servers_dir under a server's name. */
+static void test_files_of_servers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *link;  /* what a.yaml leads to; NULL: a FIFO */
+        const char *wrong; /* NULL: taken, with `count` servers */
+        size_t count;
+    } cases[] = {
+        {"real", NULL, 1},
+        {"/dev/null", NULL, 0}, /* hides it */
+        {NULL, "/a.yaml is no regular file", 0},
+        {"/dev/zero", "/a.yaml is no regular file", 0},
+        {"/", "/a.yaml is no regular file", 0},
+        {"not-there", "cannot read", 0},
+    };
+    char dir[] = "/tmp/evenkeel-test-XXXXXX", file[64], real[64], config[64], text[128];
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(file, sizeof(file), "%s/a.yaml", dir);
+    (void)snprintf(real, sizeof(real), "%s/real", dir);
+    (void)snprintf(config, sizeof(config), "%s/config", dir);
+    (void)snprintf(text, sizeof(text), "servers_dir: %s\n", dir);
+    assert_int_equal(ek_file_replace(real, "model: /m\n", 10, 0600, EK_FILE_PLAIN), 0);
+    assert_int_equal(ek_file_replace(config, text, strlen(text), 0600, EK_FILE_PLAIN), 0);
+    (void)alarm(20); /* a FIFO without a writer held for ever */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        const char *const words[] = {"evenkeeld", "--config", config, "--run-dir", "/r", NULL};
+        assert_int_equal(cases[i].link ? symlink(cases[i].link, file) : mkfifo(file, 0600), 0);
+        int r = parse(&c, &f, words);
+        (void)unlink(file);
+        assert_int_equal(r, cases[i].wrong ? -EBADMSG : 0);
+        if (cases[i].wrong)
+            assert_non_null(strstr(f.msg, cases[i].wrong));
+        else
+            assert_int_equal(c.count, cases[i].count);
+        config_free(&c);
+    }
+    (void)alarm(0);
+    (void)unlink(real);
+    (void)unlink(config);
+    (void)rmdir(dir);
+}
+
 static void test_bad_flags(void **state)
 {
     (void)state;
@@ -483,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_foreign_engine),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_files_of_servers),
         cmocka_unit_test(test_bad_flags),
         cmocka_unit_test(test_allocation),
         cmocka_unit_test(test_server_file),

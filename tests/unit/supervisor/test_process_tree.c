@@ -179,18 +179,20 @@ static void test_who_listens_at_a_port(void **state)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    assert_int_equal(port_owner_pid(ntohs(at.sin_port)), 0); /* has it, and does not listen */
+    assert_int_equal(port_owner_pid("127.0.0.1", ntohs(at.sin_port)),
+                     0); /* has it, and does not listen */
     assert_int_equal(listen(fd, 1), 0);
     pid_t child = fork(); /* has the socket, too */
     if (child == 0) {
         for (;;)
             (void)pause();
     }
-    assert_int_equal(port_owner_pid(ntohs(at.sin_port)), getpid() < child ? getpid() : child);
+    assert_int_equal(port_owner_pid("127.0.0.1", ntohs(at.sin_port)),
+                     getpid() < child ? getpid() : child);
     (void)kill(child, SIGKILL);
     (void)waitpid(child, NULL, 0);
     close(fd);
-    assert_int_equal(port_owner_pid(ntohs(at.sin_port)), 0);
+    assert_int_equal(port_owner_pid("127.0.0.1", ntohs(at.sin_port)), 0);
 }
 
 /* Out of a process that is stopped: what waited in the socket, and what comes, is not refused. */
@@ -231,28 +233,27 @@ static void test_a_listening_socket_is_taken(void **state)
     close(taken);
 }
 
-static int listen_shared(int family, unsigned port, unsigned *ret_port)
+static int listen_shared(const char *host, unsigned port, unsigned *ret_port)
 {
     union {
         struct sockaddr any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
-    } at = {.v6 = {.sin6_family = AF_INET6,
-                   .sin6_port = htons((uint16_t)port),
-                   .sin6_addr = IN6ADDR_LOOPBACK_INIT}};
-    socklen_t len = family == AF_INET ? sizeof(at.v4) : sizeof(at.v6);
-    int one = 1, fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (family == AF_INET)
-        at.v4 = (struct sockaddr_in){.sin_family = AF_INET,
-                                     .sin_port = htons((uint16_t)port),
-                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    } at = {.v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)}};
+    const bool v4 = inet_pton(AF_INET6, host, &at.v6.sin6_addr) != 1;
+    socklen_t len = v4 ? sizeof(at.v4) : sizeof(at.v6);
+    int one = 1, fd = socket(v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (v4) {
+        at.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+        assert_int_equal(inet_pton(AF_INET, host, &at.v4.sin_addr), 1);
+    }
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)) < 0 ||
         bind(fd, &at.any, len) < 0 || listen(fd, 4) < 0) {
         close(fd);
         return -1;
     }
     assert_int_equal(getsockname(fd, &at.any, &len), 0);
-    *ret_port = ntohs(family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
+    *ret_port = ntohs(v4 ? at.v4.sin_port : at.v6.sin6_port);
     return fd;
 }
 
@@ -283,8 +284,9 @@ static void test_each_takes_its_own(void **state)
 {
     (void)state;
     unsigned port = 0, again;
-    int ours = listen_shared(AF_INET, 0, &port), theirs = listen_shared(AF_INET, port, &again);
-    int sixth = listen_shared(AF_INET6, port, &again); /* -1 without IPv6 */
+    int ours = listen_shared("127.0.0.1", 0, &port);
+    int theirs = listen_shared("127.0.0.1", port, &again);
+    int sixth = listen_shared("::1", port, &again); /* -1 without IPv6 */
     const int sockets[] = {ours, theirs, sixth};
     assert_true(ours >= 0 && theirs >= 0);
     for (size_t i = 0; i < 3 && sockets[i] >= 0; i++) {
@@ -304,6 +306,45 @@ static void test_each_takes_its_own(void **state)
     for (size_t i = 0; i < 3; i++)
         if (sockets[i] >= 0)
             close(sockets[i]);
+}
+
+/* A port that several processes have at other addresses is the one's that a connection gets to, not
+ * that of the lowest number. */
+static void test_who_listens_at_an_address(void **state)
+{
+    (void)state;
+    unsigned port = 0, again;
+    const int first = listen_shared("127.0.0.2", 0, &port);
+    const int sockets[3] = {first, listen_shared("127.0.0.3", port, &again),
+                            listen_shared("::ffff:127.0.0.4", port, &again)};
+    const char *const hosts[3] = {"127.0.0.2", "127.0.0.3", "127.0.0.4"};
+    pid_t children[4], least;
+    for (size_t i = 0; i < 3; i++)
+        children[i] = fork_with(sockets, i);
+    for (size_t i = 0; i < 3; i++)
+        if (sockets[i] >= 0)
+            close(sockets[i]);
+    for (size_t i = 0; i < 3; i++)
+        if (sockets[i] >= 0) /* the last one is not there without IPv6 */
+            assert_int_equal(port_owner_pid(hosts[i], port), children[i]);
+    least = children[0] < children[1] ? children[0] : children[1];
+    if (sockets[2] >= 0 && children[2] < least)
+        least = children[2];
+    assert_int_equal(port_owner_pid("localhost", port), least); /* a name: any of them */
+    assert_int_equal(port_owner_pid("127.0.0.1", port), 0);
+    assert_int_equal(port_owner_pid("::1", port), 0);
+
+    const int all[3] = {listen_shared("0.0.0.0", port, &again), -1, -1};
+    assert_true(all[0] >= 0);
+    children[3] = fork_with(all, 0);
+    close(all[0]);
+    assert_int_equal(port_owner_pid("127.0.0.1", port), children[3]);
+    assert_int_equal(port_owner_pid("127.0.0.2", port), children[0]);
+    assert_int_equal(port_owner_pid("::1", port), 0);
+    for (size_t i = 0; i < 4; i++) {
+        (void)kill(children[i], SIGKILL);
+        (void)waitpid(children[i], NULL, 0);
+    }
 }
 
 static void test_who_listens_at_a_socket(void **state)
@@ -339,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_who_listens_at_a_port),
         cmocka_unit_test(test_a_listening_socket_is_taken),
         cmocka_unit_test(test_each_takes_its_own),
+        cmocka_unit_test(test_who_listens_at_an_address),
         cmocka_unit_test(test_who_listens_at_a_socket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
