@@ -22,11 +22,15 @@ static size_t work_stride(const struct cpu_gemm *g)
     return ((((size_t)g->k + 1) / 2 + 15) / 16 | 1) * 16;
 }
 
-/* x[rows, k] as pairs of bf16. */
+/* x[rows, k] as pairs of bf16. Each row fetches the one below: they lie far apart. */
 static void round_rows(const struct cpu_gemm *g)
 {
-    for (uint32_t row = 0; row < g->rows; row++)
-        round_pairs(g->work + row * work_stride(g), g->x + row * g->x_stride, g->k);
+    for (uint32_t row = 0; row < g->rows; row++) {
+        const float *x = g->x + row * g->x_stride;
+        for (uint32_t k = 0; k < g->k && row + 1 < g->rows; k += 16)
+            __builtin_prefetch(x + g->x_stride + k);
+        round_pairs(g->work + row * work_stride(g), x, g->k);
+    }
 }
 
 #define HIGHEST  14u /* rows of a block of one panel, which reads each weight once */
