@@ -3,7 +3,7 @@
  * each vector of K or V that is read, and as many vectors are walked together as keep enough chains
  * of dependent additions in the registers. An element's chain runs in order of dim or of keys,
  * whatever the shape of the walk. What is read next is fetched meanwhile. For many queries K and V
- * become floats once, a strip of columns at a time, and are multiplied as weights are (ops_vec.h).
+ * become floats once, a strip of columns at a time, and are multiplied as weights are (gemm_vec.h).
  */
 #pragma once
 

@@ -22,11 +22,15 @@ static size_t work_stride(const struct cpu_gemm *g)
     return ((((size_t)g->k + 1) / 2 + 15) / 16 | 1) * 16;
 }
 
-/* x[rows, k] as pairs of bf16. */
+/* x[rows, k] as pairs of bf16. Each row fetches the one below: they lie far apart. */
 static void round_rows(const struct cpu_gemm *g)
 {
-    for (uint32_t row = 0; row < g->rows; row++)
-        round_pairs(g->work + row * work_stride(g), g->x + row * g->x_stride, g->k);
+    for (uint32_t row = 0; row < g->rows; row++) {
+        const float *x = g->x + row * g->x_stride;
+        for (uint32_t k = 0; k < g->k && row + 1 < g->rows; k += 16)
+            __builtin_prefetch(x + g->x_stride + k);
+        round_pairs(g->work + row * work_stride(g), x, g->k);
+    }
 }
 
 #define HIGHEST  14u /* rows of a block of one panel, which reads each weight once */
@@ -53,7 +57,7 @@ struct dot_rows {
     float *c;
     uint32_t pairs;
     size_t x_stride; /* pairs */
-    size_t ahead;
+    ptrdiff_t ahead;
     uint32_t share;
     bool add;
 };
@@ -70,8 +74,11 @@ INLINE void dot_block(int rows, int panels, enum dot_fetch fetch, const struct c
         UNROLL4
         for (int p = 0; p < panels; p++) {
             float *at = s->c + i * g->c_stride + p * (int)CPU_PANEL;
-            __builtin_prefetch(at, 1); /* written at the end */
-            __builtin_prefetch(at + 16, 1);
+            if (fetch !=
+                FETCH_BOTH) { /* written at the end; of many blocks it would be in the way */
+                __builtin_prefetch(at, 1);
+                __builtin_prefetch(at + 16, 1);
+            }
             a[i][p] = s->add ? v_read(at) : v_set1(0.0f);
             b[i][p] = s->add ? v_read(at + 16) : v_set1(0.0f);
         }
@@ -87,7 +94,7 @@ INLINE void dot_block(int rows, int panels, enum dot_fetch fetch, const struct c
             v[p][0] = _mm512_loadu_si512(at);
             v[p][1] = _mm512_loadu_si512(at + 64);
             if (fetch == FETCH_SAME || fetch == FETCH_BOTH) {
-                const size_t ahead = fetch == FETCH_SAME ? s->ahead : AHEAD_NEAR;
+                const ptrdiff_t ahead = fetch == FETCH_SAME ? s->ahead : AHEAD_NEAR;
                 __builtin_prefetch(at + ahead);
                 __builtin_prefetch(at + ahead + 64);
             }
@@ -172,10 +179,10 @@ static void dot_few(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, b
                              .c = g->c + (size_t)panel * CPU_PANEL,
                              .pairs = end - first,
                              .x_stride = work_stride(g),
-                             .ahead = (size_t)last * 128,
+                             .ahead = (ptrdiff_t)last * 128,
                              .add = g->add || first > 0};
         if (part == 1)
-            s.ahead = next ? panels * g->panel_bytes - (size_t)first * 128 : 0;
+            s.ahead = next ? (ptrdiff_t)(panels * g->panel_bytes - (size_t)first * 128) : 0;
         if (end > first)
             dot_some(g, g->rows, panels, fetch, &s);
     }
@@ -184,13 +191,14 @@ static void dot_few(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, b
 /* A panel by several blocks of rows. The first ones fetch what follows, each an equal share of it,
  * so that memory is never idle. Few blocks take SUB_PAIRS of the inputs at a time, all of them the
  * same, and fetch the next so many or the first of the `next` panel: reading takes as long as
- * multiplying then, and what is fetched stays in the first cache. More blocks fetch the panel after
- * this one. */
-static void dot_many(const struct cpu_gemm *g, uint32_t panel, bool next)
+ * multiplying then, and what is fetched stays in the first cache. More blocks fetch the `next`
+ * panel, NULL where there is none. */
+static void dot_many(const struct cpu_gemm *g, uint32_t panel, const char *next)
 {
     const uint32_t pairs = (g->k + 1) / 2, blocks = (g->rows + HIGHEST - 1) / HIGHEST;
     const uint32_t parts = blocks > FEW_BLOCKS ? 1 : (pairs + SUB_PAIRS - 1) / SUB_PAIRS;
     const uint32_t fetching = blocks < FETCHING ? blocks : FETCHING;
+    const uint32_t height = g->rows / blocks, higher = g->rows % blocks; /* first: by one row */
     const size_t stride = work_stride(g);
     const char *w = (const char *)g->w + panel * g->panel_bytes;
 
@@ -198,8 +206,8 @@ static void dot_many(const struct cpu_gemm *g, uint32_t panel, bool next)
         const uint32_t first = part * pairs / parts, end = (part + 1) * pairs / parts;
         const size_t some = (size_t)(end - first) * 128;
         const bool last = part + 1 == parts;
-        for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
-            const uint32_t row = i * g->rows / blocks, below = (i + 1) * g->rows / blocks;
+        for (uint32_t i = 0, row = 0, rows; i < blocks; i++, row += rows) {
+            rows = height + (i < higher);
             struct dot_rows s = {.x = g->work + row * stride + first,
                                  .w = w + (size_t)first * 128,
                                  .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
@@ -207,11 +215,11 @@ static void dot_many(const struct cpu_gemm *g, uint32_t panel, bool next)
                                  .x_stride = stride,
                                  .add = g->add || part > 0};
             if ((!last || next) && i < fetching) {
-                s.ahead = last ? g->panel_bytes - (size_t)first * 128 : some;
-                s.ahead += i * some / fetching;
+                s.ahead = last ? next - s.w : (ptrdiff_t)some;
+                s.ahead += (ptrdiff_t)(i * some / fetching);
                 s.share = 128 * 256 / fetching;
             }
-            dot_some(g, below - row, 1, blocks > FEW_BLOCKS ? FETCH_BOTH : FETCH_SHARE, &s);
+            dot_some(g, rows, 1, blocks > FEW_BLOCKS ? FETCH_BOTH : FETCH_SHARE, &s);
         }
     }
 }
@@ -228,11 +236,11 @@ static void bf16_gemm(const struct cpu_gemm *g)
     for (uint32_t panel = 0, step = most; panel < g->panels; panel += step) {
         if (g->panels - panel < step)
             step = 1;
-        const bool next = panel + 2 * step <= g->panels;
+        const char *next = (const char *)g->w + (panel + step) * g->panel_bytes;
         if (g->rows <= HIGHEST)
-            dot_few(g, panel, step, next);
+            dot_few(g, panel, step, panel + 2 * step <= g->panels);
         else
-            dot_many(g, panel, next);
+            dot_many(g, panel, panel + 1 < g->panels ? next : g->next);
     }
 }
 

@@ -43,6 +43,8 @@ static void plain(const struct ek_device *d, const struct cpu_product *p)
     const char *at = d->weight_memory.at + w->at + p->panel * w->panel_bytes;
     const uint32_t chunk = CPU_K_CHUNK;
     const struct inputs in = inputs_of(d, p, CPU_GEMM_WORK(p->rows, chunk));
+    const char *next = p->next > 0 ? d->weight_memory.at + w->at + p->next * w->panel_bytes : NULL;
+    const size_t input_bytes = CPU_PANEL * (ek_dtype_bits(w->dtype) / 8);
 
     for (uint32_t k = 0; k < w->cols; k += chunk) {
         struct cpu_gemm g = {
@@ -52,8 +54,9 @@ static void plain(const struct ek_device *d, const struct cpu_product *p)
             .k = w->cols - k < chunk ? w->cols - k : chunk,
             .x = p->x + k,
             .x_stride = p->x_stride,
-            .w = at + (size_t)k * CPU_PANEL * (ek_dtype_bits(w->dtype) / 8),
+            .w = at + k * input_bytes,
             .panel_bytes = w->panel_bytes,
+            .next = w->cols - k > chunk ? at + (k + chunk) * input_bytes : next,
             .c = p->c,
             .c_stride = p->c_stride,
             .add = k > 0,

@@ -15,7 +15,8 @@ struct cpu_product {
     float *c; /* at the first panel */
     size_t c_stride;
     uint32_t rows, panel, panels; /* rows <= CPU_ROW_CHUNK */
-    char *scratch;                /* CPU_PRODUCT_BYTES */
+    uint32_t next; /* panel of w that is multiplied after these, to be fetched; 0: not known */
+    char *scratch; /* CPU_PRODUCT_BYTES */
     /* What was multiplied with the same rows of x just before, in this scratch, which has not
      * been written to since; NULL: nothing. Rounded inputs are used again where all had room. */
     const struct cpu_weight *before;

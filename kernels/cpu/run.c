@@ -73,9 +73,10 @@ struct product {
     uint32_t last, last_rows; /* what was multiplied last; last_rows 0: nothing */
 };
 
-/* Rows [row, row + rows) of panels [panel, end). */
+/* Rows [row, row + rows) of panels [panel, end); after them, it seems, come those from `next` on.
+ */
 static void product_part(const struct ek_device *d, struct product *p, uint32_t row, uint32_t rows,
-                         uint32_t panel, uint32_t end)
+                         uint32_t panel, uint32_t end, uint32_t next)
 {
     const bool again = row == p->last && rows == p->last_rows;
     const struct cpu_weight *w = p->w;
@@ -87,6 +88,7 @@ static void product_part(const struct ek_device *d, struct product *p, uint32_t 
                                         .rows = rows,
                                         .panel = panel,
                                         .panels = end - panel,
+                                        .next = next < w->panels ? next : 0,
                                         .scratch = p->scratch,
                                         .before = again ? w : NULL};
 
@@ -132,7 +134,7 @@ static void product(struct member *m, const struct ek_op *op)
     struct cpu_share s = share_of(m, p.w->panels);
 
     while (cpu_share_next(&s))
-        product_part(m->run->d, &p, s.row, s.rows, s.panel, s.panel + s.count);
+        product_part(m->run->d, &p, s.row, s.rows, s.panel, s.panel + s.count, s.panel + s.count);
 }
 
 /* A gated pair of products and its activation may be done as one: each member takes the same
@@ -141,6 +143,18 @@ static bool gated(const struct cpu_value *values, const struct ek_op *op, const 
 {
     return op + 1 < end && op->kind == EK_OP_LINEAR && op[1].kind == EK_OP_GLU &&
            op[1].src == op->dst && op[1].dst != op->src && values[op[1].dst].width % CPU_PANEL == 0;
+}
+
+/* What gate and up come to stays in the second cache beside the inputs: bytes for both. */
+#define GATED_BYTES (256u << 10)
+
+/* Panels of the gate that are done at once. Inputs of more than a chunk are read again for each so
+ * many panels, from where they do not stay near: that costs more. */
+static uint32_t gated_panels(const struct cpu_weight *w, const struct cpu_share *s)
+{
+    const uint32_t near = GATED_BYTES / (2 * CPU_PANEL * (uint32_t)sizeof(float)) / s->rows;
+
+    return w->cols > CPU_K_CHUNK || near > s->count ? s->count : near;
 }
 
 static void gated_product(struct member *m, const struct ek_op *op)
@@ -152,13 +166,17 @@ static void gated_product(struct member *m, const struct ek_op *op)
     struct cpu_share s = share_of(m, half);
 
     while (cpu_share_next(&s)) {
-        product_part(d, &p, s.row, s.rows, s.panel, s.panel + s.count);
-        product_part(d, &p, s.row, s.rows, half + s.panel, half + s.panel + s.count);
-        for (uint32_t row = s.row; row < s.row + s.rows; row++) {
-            size_t col = (size_t)s.panel * CPU_PANEL;
-            const float *gate = cpu_row(d, op->dst, row) + col;
-            d->ops->glu(cpu_row(d, glu->dst, row) + col, gate, gate + n, s.count * CPU_PANEL,
-                        glu->u.glu.act);
+        const uint32_t step = gated_panels(p.w, &s), last = s.panel + s.count;
+        for (uint32_t panel = s.panel, end; panel < last; panel = end) {
+            end = last - panel < step ? last : panel + step;
+            product_part(d, &p, s.row, s.rows, panel, end, half + panel);
+            product_part(d, &p, s.row, s.rows, half + panel, half + end, end < half ? end : 0);
+            for (uint32_t row = s.row; row < s.row + s.rows; row++) {
+                size_t col = (size_t)panel * CPU_PANEL;
+                const float *gate = cpu_row(d, op->dst, row) + col;
+                d->ops->glu(cpu_row(d, glu->dst, row) + col, gate, gate + n,
+                            (end - panel) * CPU_PANEL, glu->u.glu.act);
+            }
         }
     }
 }

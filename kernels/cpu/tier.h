@@ -45,6 +45,7 @@ struct cpu_gemm {
     size_t x_stride; /* floats from row to row */
     const void *w;
     size_t panel_bytes; /* from panel to panel */
+    const void *next;   /* the panel read after these, fetched meanwhile; NULL: not known */
     float *c;
     size_t c_stride;
     bool add;

@@ -1,5 +1,5 @@
 /*
- * Products of many rows, a part of ops_vec.h. A part of the inputs of a strip of columns stays in
+ * Products of many rows, a part of gemm_vec.h. A part of the inputs of a strip of columns stays in
  * the first cache as floats: the first block of rows makes them of what the weight holds and leaves
  * them there in passing, the others read them. Blocks are lower and wider than those of few rows:
  * fewer instructions for a multiplication, so that the multiplications are what bounds it, not the

@@ -113,7 +113,8 @@ static void gemm_alone(const struct cpu_ops *ops, const struct cpu_gemm *g, uint
     }
 }
 
-/* The same from the rounded inputs that a call left behind: nobody looks at x. */
+/* The same from the rounded inputs that a call left behind, nobody looks at x; and whatever is
+ * fetched for the next call. */
 static void gemm_rounded(const struct cpu_ops *ops, struct tier_product *c, struct cpu_gemm g)
 {
     float *first = malloc(sizeof(c->got));
@@ -124,6 +125,7 @@ static void gemm_rounded(const struct cpu_ops *ops, struct tier_product *c, stru
         fill_row(c->got + (size_t)row * WIDTH, row);
     g.rounded = true;
     g.x = NULL;
+    g.next = g.w;
     ops->gemm(&g);
     assert_memory_equal(c->got, first, sizeof(c->got));
     free(first);
