@@ -26,8 +26,8 @@
 #include "kernels/cuda/args_recur.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/offload.h"
+#include "kernels/cuda/weight.h"
 
-#define CUDA_ALIGN       256u          /* of every array */
 #define CUDA_MOST_SPLITS 1024u         /* parts of contexts in one step, besides one per row */
 #define CUDA_TILE_PAIRS  32768u        /* rows and heads with results of parts of tiles' contexts */
 #define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
@@ -108,17 +108,6 @@ enum cuda_kernel {
     K_LATENT,
     K_LATENT_PLAIN,
     CUDA_KERNELS
-};
-
-struct cuda_weight {
-    size_t at, bytes; /* in the weight memory, or in its item; with scales and zeros */
-    size_t row_bytes;
-    uint32_t stride; /* elements from row to row; behind the last column are zeros */
-    bool vector;     /* f32, as it is */
-    bool rounds;     /* its products round their inputs to 8 bits */
-    uint32_t item;   /* 0 = on the card, else which in host memory */
-    struct cu_packing packing;
-    size_t block_at; /* scales of blocks of 128 rows, for cuBLASLt; 0 = it has none */
 };
 
 /* What a layer of the KV cache has of a block: K of all heads [head][position][dim], then the same

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/weight.h"
 
 #define PARTS 16u /* of a mixture at most: each is a launch of its own */
 #define SMALL 64u /* what is less than this part of the largest matrix is not worth a copy */
