@@ -39,20 +39,20 @@ enum { ONE, ROWS, CONTEXT, READ, DEEP, TOOK };
 _Static_assert(TOOK + 1 == PRICE_SUMS, "a sum for each");
 
 /* Of the steps that are kept, by what is believed of each. */
-struct sums {
+struct price_sums {
     double of[PRICE_SUMS][PRICE_SUMS]; /* of products, by their weights */
     double steps;
 };
 
 /* Spread of two amounts around their means. */
-static double spread(const struct sums *s, uint32_t i, uint32_t k)
+static double spread(const struct price_sums *s, uint32_t i, uint32_t k)
 {
     return s->of[i][k] / s->of[ONE][ONE] -
            s->of[ONE][i] / s->of[ONE][ONE] * (s->of[ONE][k] / s->of[ONE][ONE]);
 }
 
 /* The amounts that vary enough; returns how many. */
-static uint32_t choose(const struct sums *s, uint32_t *ret_of)
+static uint32_t choose(const struct price_sums *s, uint32_t *ret_of)
 {
     uint32_t n = 0;
 
@@ -86,7 +86,8 @@ static bool solve(double a[TOOK][2 * TOOK], uint32_t n)
 }
 
 /* One fit of the n amounts in `of`: figures, and what one standard deviation of each is. */
-static bool fit(const struct sums *s, const uint32_t *of, uint32_t n, double *us, double *error)
+static bool fit(const struct price_sums *s, const uint32_t *of, uint32_t n, double *us,
+                double *error)
 {
     double a[TOOK][2 * TOOK] = {{0}}, scale[TOOK], rest = spread(s, TOOK, TOOK);
 
@@ -115,7 +116,7 @@ static bool fit(const struct sums *s, const uint32_t *of, uint32_t n, double *us
 }
 
 /* Figures of which none is below nothing; false when the steps do not tell. */
-static bool fit_all(const struct sums *s, double *us, double *error)
+static bool fit_all(const struct price_sums *s, double *us, double *error)
 {
     uint32_t of[TOOK], n = choose(s, of), worst = 0;
 
@@ -149,7 +150,7 @@ static double expected(const struct prices *p, const double *had)
     return us;
 }
 
-static void add_step(struct sums *s, const double *had, double weight)
+static void add_step(struct price_sums *s, const double *had, double weight)
 {
     for (uint32_t i = 0; i < PRICE_SUMS; i++)
         for (uint32_t k = i; k < PRICE_SUMS; k++)
@@ -180,12 +181,12 @@ static double believed(double usual, double off)
 }
 
 /* Sums of the steps that are kept, by what is expected of each; and what difference is usual. */
-static void add_steps(struct prices *p, struct sums *ret_sums)
+static void add_steps(struct prices *p, struct price_sums *ret_sums)
 {
     float off[PRICE_KINDS * PRICE_KEPT];
     uint32_t n = 0;
 
-    *ret_sums = (struct sums){0};
+    *ret_sums = (struct price_sums){0};
     for (uint32_t kind = 0; kind < PRICE_KINDS; kind++) {
         uint32_t count = p->count[kind] < PRICE_KEPT ? p->count[kind] : PRICE_KEPT;
         for (uint32_t i = 0; i < count; i++) {
@@ -214,7 +215,7 @@ static void add_steps(struct prices *p, struct sums *ret_sums)
 static void look(struct prices *p)
 {
     double us[TOOK] = {0}, error[TOOK] = {0};
-    struct sums sums;
+    struct price_sums sums;
 
     add_steps(p, &sums);
     if (sums.steps < STEPS_LEAST)

@@ -23,7 +23,7 @@
 #define TURN_KEYS    256u /* keys that are told apart; others share a place */
 
 /* What a key has had; places are found by its slot. */
-struct turn {
+struct key_turn {
     uint64_t used_us;          /* a virtual time: see `clock_us` */
     uint32_t waiting, running; /* exchanges */
 };
@@ -38,12 +38,12 @@ struct encoder {
     struct exchange *running[ENCODER_THREADS];
     uint64_t running_us[ENCODER_THREADS]; /* since when */
     uint64_t rounds[ENCODER_THREADS];
-    struct turn turn[TURN_KEYS];
+    struct key_turn turn[TURN_KEYS];
     uint64_t clock_us; /* what the key had that was served last */
     bool stop;
 };
 
-static struct turn *turn_of(struct encoder *e, int key)
+static struct key_turn *turn_of(struct encoder *e, int key)
 {
     return &e->turn[(uint32_t)(key + 1) % TURN_KEYS];
 }
@@ -62,7 +62,7 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
     struct exchange **best = NULL;
 
     for (struct exchange **at = &e->first; *at; at = &(*at)->next_large) {
-        const struct turn *t = turn_of(e, (*at)->key);
+        const struct key_turn *t = turn_of(e, (*at)->key);
         if (e->stop || atomic_load(&(*at)->gone) || now_us >= (*at)->wait_until_us) {
             best = at;
             break;
@@ -173,7 +173,7 @@ static void *encoder_run(void *arg)
             pthread_mutex_lock(&e->lock);
             continue;
         }
-        struct turn *t = turn_of(e, x->key);
+        struct key_turn *t = turn_of(e, x->key);
         t->running++;
         e->clock_us = t->used_us > e->clock_us ? t->used_us : e->clock_us;
         e->running[self] = x;
@@ -224,7 +224,7 @@ int encoder_give(struct encoder *e, struct exchange *x)
         return r;
     pthread_mutex_lock(&e->lock);
     if (!e->stop) {
-        struct turn *t = turn_of(e, x->key);
+        struct key_turn *t = turn_of(e, x->key);
         if (t->waiting + t->running == 0 && t->used_us < e->clock_us)
             t->used_us = e->clock_us;
         t->waiting++;

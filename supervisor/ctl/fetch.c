@@ -77,7 +77,7 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
 }
 
 /* Runs until none is left; then each has its result. */
-static void run_all(CURLM *m, struct fetch *items, CURL *const *handles, uint32_t count)
+static void run_all(CURLM *m, struct page_fetch *items, CURL *const *handles, uint32_t count)
 {
     int running = 1, left;
     while (running > 0 && curl_multi_perform(m, &running) == CURLM_OK && running > 0) {
@@ -92,7 +92,7 @@ static void run_all(CURLM *m, struct fetch *items, CURL *const *handles, uint32_
     }
 }
 
-int fetch_pages(struct fetch *items, uint32_t count, uint32_t timeout_ms)
+int fetch_pages(struct page_fetch *items, uint32_t count, uint32_t timeout_ms)
 {
     CURL *handles[FETCH_MOST] = {0};
     CURLM *m = curl_multi_init();

@@ -360,7 +360,7 @@ static int refresh(struct top *t)
 {
     int r = ask_evenkeeld(t);
     list_targets(t);
-    struct fetch *items = calloc(TARGETS_MOST, sizeof(*items));
+    struct page_fetch *items = calloc(TARGETS_MOST, sizeof(*items));
     if (!items)
         return -ENOMEM;
     for (uint32_t i = 0; i < t->targets; i++) {
