@@ -288,7 +288,7 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
 }
 
 /* Whether what is chosen by default is smaller now and the plan has to be made again. */
-static bool shrink(struct stack *s, int r)
+static bool sizing_shrink(struct stack *s, int r)
 {
     struct engine_params *e = &s->engine_params;
     uint32_t tokens = e->max_batched_tokens / 2, seqs = e->max_seqs / 2;
@@ -342,7 +342,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 
     do
         r = plan_once(s, fault);
-    while (shrink(s, r));
+    while (sizing_shrink(s, r));
     if (r == 0 && e->states > 0 && s->o->swap_space + s->o->kv_offloading_size > 0)
         ek_log(EK_LOG_WARNING,
                "The model has recurrent state, which is not kept in host memory: --swap-space and "

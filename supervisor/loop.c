@@ -120,8 +120,8 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
 
 /* Reading the configuration again */
 
-static int reload(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text), void *cb_ctx,
-                  char *text, size_t size)
+static int loop_reload(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text),
+                       void *cb_ctx, char *text, size_t size)
 {
     struct loop *l = ctx;
     int r = reload_begin(l, cb, cb_ctx, text, size);
@@ -134,7 +134,7 @@ static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void
     char text[640];
     (void)s;
     (void)si;
-    (void)reload(ctx, NULL, NULL, text, sizeof(text)); /* it has logged why */
+    (void)loop_reload(ctx, NULL, NULL, text, sizeof(text)); /* it has logged why */
     return 0;
 }
 
@@ -293,7 +293,7 @@ static int loop_begin(struct loop *l)
     l->fleet.with.stopped = on_stopped;
     l->fleet.with.keep_fd = notify_keep_fd;
     l->fleet.with.peers_ready = peers_ready;
-    l->fleet.with.reload = reload;
+    l->fleet.with.reload = loop_reload;
     l->fleet.with.debug = debug;
     l->fleet.with.ctx = l;
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */

@@ -36,7 +36,7 @@ uint32_t cuda_bucket_rows(const struct ek_device *d, uint32_t bucket)
     return bucket < CUDA_BUCKETS && buckets[bucket] < most ? buckets[bucket] : most;
 }
 
-static uint32_t bucket_of(const struct ek_device *d, uint32_t rows)
+static uint32_t graph_bucket_of(const struct ek_device *d, uint32_t rows)
 {
     for (uint32_t b = 0; cuda_bucket_rows(d, b) > 0; b++)
         if (rows <= cuda_bucket_rows(d, b))
@@ -92,7 +92,7 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
 
 int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t items)
 {
-    uint32_t b = d->records ? bucket_of(d, rows) : UINT32_MAX;
+    uint32_t b = d->records ? graph_bucket_of(d, rows) : UINT32_MAX;
 
     if (b != UINT32_MAX && d->seen[b] == 1) {
         d->seen[b] = 2;

@@ -43,7 +43,7 @@ static uint32_t cuda_step_take(struct step_pack *p, uint32_t count, size_t size)
     return at;
 }
 
-static uint32_t put(struct step_pack *p, const void *from, uint32_t count, size_t size)
+static uint32_t step_put(struct step_pack *p, const void *from, uint32_t count, size_t size)
 {
     uint32_t at = cuda_step_take(p, count, size);
 
@@ -245,13 +245,13 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
                                .kv = d->kv,
                                .states = d->states.at};
     (void)cuda_step_take(&p, 1, sizeof(*p.head));
-    p.head->token_at = put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
-    p.head->position_at = put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
-    p.head->kv_slot_at = put(&p, ek_step_kv_slots(s), s->rows, sizeof(uint32_t));
-    p.head->seq_at = put(&p, ek_step_seqs(s), s->seqs, sizeof(struct ek_step_seq));
-    p.head->table_at = put(&p, ek_step_tables(s), s->entries, sizeof(uint32_t));
-    p.head->set_at = put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
-    p.head->word_at = put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
+    p.head->token_at = step_put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
+    p.head->position_at = step_put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
+    p.head->kv_slot_at = step_put(&p, ek_step_kv_slots(s), s->rows, sizeof(uint32_t));
+    p.head->seq_at = step_put(&p, ek_step_seqs(s), s->seqs, sizeof(struct ek_step_seq));
+    p.head->table_at = step_put(&p, ek_step_tables(s), s->entries, sizeof(uint32_t));
+    p.head->set_at = step_put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
+    p.head->word_at = step_put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
     pack_wishes(&p);
     if (d->shape.tile_rows > 0 && d->shape.latent_groups == 0)
         plan_rows(&p);

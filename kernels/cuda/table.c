@@ -170,7 +170,7 @@ static void free_flights(struct ek_device *d)
     }
 }
 
-static void unload(struct ek_device *d)
+static void table_unload(struct ek_device *d)
 {
     if (d->stream)
         (void)d->cu.stream_wait(d->stream);
@@ -213,7 +213,7 @@ static void cuda_close(struct ek_device *d)
     if (d->stream)
         (void)d->cu.stream_wait(d->stream);
     cuda_kv_close(d);
-    unload(d);
+    table_unload(d);
     if (d->stream)
         (void)d->cu.stream_free(d->stream);
     if (d->retained)
@@ -339,7 +339,7 @@ static int take_buffer(struct ek_device *d, size_t bytes, struct cuda_buffer *re
     return cu_code(result);
 }
 
-static int take_memory(struct ek_device *d, struct ek_fault *fault)
+static int table_take_memory(struct ek_device *d, struct ek_fault *fault)
 {
     const struct ek_graph *g = d->graph;
 
@@ -408,7 +408,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     d->plan = *q;
     d->graph = q->graph;
     cuda_choices_read(d);
-    r = take_memory(d, fault);
+    r = table_take_memory(d, fault);
     if (r == 0)
         r = cuda_swap_open(d);
     if (r == 0)
@@ -437,7 +437,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         r = q->share > 0 ? cuda_room_measure(d) : 0;
     }
     if (r < 0) {
-        unload(d);
+        table_unload(d);
         return r;
     }
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);

@@ -167,7 +167,7 @@ static bool room_for_state(struct automaton_making *m)
 }
 
 /* The state of m->set, a new one if need be. */
-static uint32_t intern(struct automaton_making *m)
+static uint32_t automaton_intern(struct automaton_making *m)
 {
     struct automaton *a = &m->a;
     struct numbers *set = &m->set;
@@ -210,7 +210,7 @@ static uint32_t state_of(struct automaton_making *m, const uint32_t *node, uint3
     m->turn++;
     for (uint32_t i = 0; i < count; i++)
         close_over(m, node[i]);
-    return intern(m);
+    return automaton_intern(m);
 }
 
 /* ---- edges ---- */

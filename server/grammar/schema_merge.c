@@ -36,7 +36,7 @@ static double schema_merge_bound(const json_t *schema, const char *keyword, doub
     return json_is_number(v) ? json_number_value(v) : missing;
 }
 
-static size_t characters(const char *s)
+static size_t schema_merge_characters(const char *s)
 {
     size_t n = 0;
     uint32_t cp;
@@ -102,7 +102,7 @@ bool schema_allows(const struct schema_reader *r, const json_t *schema, unsigned
                d < schema_merge_bound(schema, "exclusiveMaximum", INFINITY);
     }
     if (json_is_string(v)) {
-        double n = (double)characters(json_string_value(v));
+        double n = (double)schema_merge_characters(json_string_value(v));
         return n >= schema_merge_bound(schema, "minLength", 0) &&
                n <= schema_merge_bound(schema, "maxLength", INFINITY);
     }

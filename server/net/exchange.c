@@ -360,7 +360,7 @@ static void end_generation(struct exchange *x)
 }
 
 /* Hands what the handler has made to the engine. HTTP_WAIT, or 0 with an answer. */
-static int submit(struct exchange *x, struct answer *a)
+static int exchange_submit(struct exchange *x, struct answer *a)
 {
     struct api_error err;
     if (generation_submit(x->gen, &err) == 0)
@@ -374,7 +374,7 @@ static int submit(struct exchange *x, struct answer *a)
 static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 {
     if (rc == HTTP_WAIT)
-        rc = submit(x, a);
+        rc = exchange_submit(x, a);
     if (rc != HTTP_WAIT) { /* the JSON is gone, its answer is here */
         x->json_bytes = 0;
         arrive_read(x);

@@ -354,7 +354,7 @@ static void spawn(struct server *s, const struct command_line *words, int out)
 }
 
 /* What can no longer be read stays as it was. */
-static void read_key(struct server *s)
+static void launch_read_key(struct server *s)
 {
     char fresh[KEY_MOST];
     int r = key_read(s->config->api_key_file, fresh, sizeof(fresh));
@@ -390,7 +390,7 @@ void server_launch(struct server *s)
     server_set_urls(s);
     if (!prestart_check(s))
         return;
-    read_key(s);
+    launch_read_key(s);
     make_run_dir(s);
     r = give_dirs(s);
     if (r < 0) {
@@ -531,7 +531,7 @@ void server_begin(struct server *s)
     pid_t pid;
     life_read(s); /* with an open breaker there is one try now; the next ones wait as before */
     s->want = WANT_RUN;
-    read_key(s);
+    launch_read_key(s);
     if (s->process.attached) {
         attach(s, "Attached to");
         return;

@@ -128,7 +128,7 @@ static int assign_attr(struct jr *r, const struct jnode *target, const struct jv
     return jv_dict_set(r, ns.dict, &key, value);
 }
 
-static int assign(struct jr *r, const struct jnode *target, const struct jv *value)
+static int exec_assign(struct jr *r, const struct jnode *target, const struct jv *value)
 {
     struct jv list;
     if (target->kind == JN_NAME)
@@ -145,7 +145,7 @@ static int assign(struct jr *r, const struct jnode *target, const struct jv *val
                       list.list->count < target->kids.count ? "not enough" : "too many",
                       target->kids.count, list.list->count);
     for (uint32_t i = 0; res == 0 && i < target->kids.count; i++)
-        res = assign(r, target->kids.at[i], &list.list->at[i]);
+        res = exec_assign(r, target->kids.at[i], &list.list->at[i]);
     if (res == 0)
         r->depth--;
     return res;
@@ -174,7 +174,7 @@ static int exec_set(struct jr *r, const struct jnode *n)
     int res = n->kind == JN_SET ? jeval(r, n->b, &v) : capture(r, &n->body, &v);
     if (res == 0 && n->kind == JN_SET_BLOCK && n->b)
         res = jeval_filters(r, n->b, &v, &v);
-    return res < 0 ? res : assign(r, n->a, &v);
+    return res < 0 ? res : exec_assign(r, n->a, &v);
 }
 
 /* The elements for which the loop's condition holds. */
@@ -187,7 +187,7 @@ static int filter_items(struct jr *r, const struct jnode *n, const struct jv *al
     if (res < 0)
         return res;
     for (size_t i = 0; res == 0 && i < all->list->count; i++) {
-        res = assign(r, n->a, &all->list->at[i]);
+        res = exec_assign(r, n->a, &all->list->at[i]);
         if (res == 0)
             res = jeval(r, n->c, &v);
         if (res == 0 && jv_true(&v))
@@ -212,7 +212,7 @@ static int exec_round(struct jr *r, const struct jnode *n, struct jloop *loop, e
     if (res == 0)
         res = jscope_set(r, r->scope, JSTR("loop"), &v);
     if (res == 0)
-        res = assign(r, n->a, &loop->items->at[loop->index]);
+        res = exec_assign(r, n->a, &loop->items->at[loop->index]);
     return res < 0 ? res : exec_body(r, &n->body, flow);
 }
 
@@ -324,7 +324,7 @@ static int exec_with(struct jr *r, const struct jnode *n, enum jflow *flow)
         res = jeval(r, n->kids.at[i]->b, &v);
         r->scope = inside;
         if (res == 0)
-            res = assign(r, n->kids.at[i]->a, &v);
+            res = exec_assign(r, n->kids.at[i]->a, &v);
     }
     if (res == 0)
         res = exec_body(r, &n->body, flow);
