@@ -60,7 +60,7 @@ static bool ranks_load_follows(const struct loader *l, const struct loader *from
     return l->result == EK_ECOMM && (from->result != EK_ECOMM || !l->fault.msg[0]);
 }
 
-/* The failure that the others followed from: not that they were left alone. Who has words for it
+/* The failure that the others followed from: not that they were left alone. One with words
  * comes before one without. */
 static int first_failure(const struct loader *loader, uint32_t count, struct ek_fault *fault)
 {

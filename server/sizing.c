@@ -319,7 +319,7 @@ static uint64_t planned_bytes(const struct stack *s, bool apart)
     return bytes;
 }
 
-/* Somebody else has what the plan counts on. He may be about to end, so it is only said. */
+/* Another program has what the plan counts on. It may be about to end, so this is only said. */
 static void say_if_taken(const struct stack *s)
 {
     const uint64_t bytes = planned_bytes(s, false);

@@ -62,7 +62,8 @@ static void forms_path(const struct stack *s, char ret_path[PATH_MAX])
 }
 
 /* Locks the file's folder, so that of servers that start together one measures and the others take
- * what it found. Who cannot have the lock goes on without it. A descriptor to be closed, or -1. */
+ * what it found. A server that does not get the lock goes on without it. A descriptor to be closed,
+ * or -1. */
 static int forms_lock(const char *path)
 {
     char dir[PATH_MAX];

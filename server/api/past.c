@@ -8,8 +8,8 @@
  * kept -> held or gone: deleted, too old, or pushed out. References are counted under the lock.
  *
  * What is kept stands in two rows by age, that of all and that of its owner, so that whichever is
- * to go is found at once. Where the items of a list begin and end is noted when it is kept: who
- * wants a few of them looks at no other's text.
+ * to go is found at once. Where the items of a list begin and end is noted when it is kept: a
+ * reader of a few of them looks at no other's text.
  */
 #include "server/api/past.h"
 

@@ -287,7 +287,7 @@ static void write_answer(const struct schedsim *r, const struct live *l)
     (void)fputc('\n', f);
 }
 
-/* Who got tokens by now, and who has ended. */
+/* The requests that got tokens by now, and those that have ended. */
 static void observe(struct schedsim *r)
 {
     for (uint32_t i = 0; i < r->live_count;) {
@@ -431,7 +431,7 @@ static int land_step(struct schedsim *r)
     return 0;
 }
 
-/* Those who have come by now, less those of tenant 2 beyond what it may have open. */
+/* The requests that have come by now, less those of tenant 2 beyond what it may have open. */
 static int submit_due(struct schedsim *r)
 {
     uint32_t most = r->p->open_most != 0 ? r->p->open_most : UINT32_MAX;

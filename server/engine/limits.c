@@ -55,7 +55,7 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
     [LIMIT_STALLED_SHARE] = {
         .name = "stalled_share", .scale = 1e6, .option = "stalled-share",
         .help = "Share of answers that may stand still for another's growth: a request is admitted "
-                "only where all who run have room to grow; 0 is off"},
+                "only where all that run have room to grow; 0 is off"},
     [LIMIT_LONG_PREFILL] = {
         .name = "long_prefill_token_threshold", .scale = 1, .whole = true,
         .option = "long-prefill-token-threshold",

@@ -10,7 +10,8 @@
 #include "server/engine/sched.h"
 
 #define PLAN_US   250u      /* from a result to the next step on the device, guessed high */
-#define SHARED_US 60000000u /* who had requests so long ago may have another one any moment */
+#define SHARED_US 60000000u /* a tenant with requests so long ago may have another one any moment  \
+                             */
 
 uint32_t sched_rows_wanted(const struct entry *e)
 {
@@ -106,9 +107,9 @@ void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_hel
     sched_give_slot(s, at, p->now_us);
 }
 
-/* Who gives way, by its place among the running: of the least important the last one of the tenant
- * that holds most for its weight, counting what would come back; never the first in line unless it
- * is alone. */
+/* The entry that gives way, by its place among the running: of the least important the last one of
+ * the tenant that holds most for its weight, counting what would come back; never the first in line
+ * unless it is alone. */
 static uint32_t choose_victim(struct sched *s)
 {
     uint32_t last = s->entries.running_count - 1, victim = last;
@@ -418,8 +419,8 @@ static bool is_better_planned_later(const struct sched *s)
     return jumped * s->rates.landed_took_us > 2 * all * PLAN_US;
 }
 
-/* Whether who waits does so for what running ones hold, and not for prompts to be read. With other
- * tenants a slot is not waited for long (yield.c), and one tenant that fills them all would
+/* Whether waiting entries wait for what running ones hold, and not for prompts to be read. With
+ * other tenants a slot is not waited for long (yield.c), and one tenant that fills them all would
  * have the prompts of others read slowly for ever. */
 static bool is_held_by_others(const struct sched *s)
 {

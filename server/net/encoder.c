@@ -150,7 +150,7 @@ static void *encoder_run(void *arg)
 {
     struct encoder *e = arg;
 
-    (void)pthread_setname_np(pthread_self(), "encoder"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "encoder"); /* in ps and top */
     /* A large job gives way to the threads that make tokens; without the right it does not. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), ENCODER_NICE);
     pthread_mutex_lock(&e->lock);
@@ -167,7 +167,7 @@ static void *encoder_run(void *arg)
         bool stop = e->stop;
         if (!x && stop)
             break;
-        if (!x) { /* what may not run now is taken by who ends what it waits for */
+        if (!x) { /* what may not run now is taken by the thread that ends what it waits for */
             pthread_mutex_unlock(&e->lock);
             (void)sem_wait(&e->given); /* interrupted it looks again, too */
             pthread_mutex_lock(&e->lock);
@@ -186,7 +186,7 @@ static void *encoder_run(void *arg)
         e->rounds[self]++;
         t->running--;
         t->used_us += ek_now_us() - now + 1;
-        pthread_mutex_unlock(&e->lock); /* who is woken runs at once, and may want it */
+        pthread_mutex_unlock(&e->lock); /* the woken thread runs at once, and may want it */
         encoder_finish(x);
         pthread_mutex_lock(&e->lock);
     }

@@ -305,7 +305,7 @@ static bool give_away(struct exchange *x, bool renders)
 {
     x->quick = false;
     x->renders = renders;
-    /* Room for an error; a long answer grows, which is to be in the memory of who writes it. */
+    /* Room for an error; a long answer grows, in the memory of the thread that writes it. */
     if (renders || ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
         ek_buf_done(&x->early.body);
     atomic_store(&x->busy, BUSY_RUNNING);

@@ -241,7 +241,7 @@ static void listen_look(struct http_listener *d, struct peek *p)
         p->health = true;
         if (has_place(d))
             listen_keep(d, p);
-        else /* one who holds all of these is no reason to count more of them */
+        else /* an address that holds all of these is no reason to count more */
             admit(d, p);
         return;
     case KIND_CONTROL: listen_keep(d, p); return;

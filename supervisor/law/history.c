@@ -1,7 +1,7 @@
 /*
  * The ring behind the charts of the page, filled once a second by servers/watch.c and read by the
- * API; io/charts.c keeps it on disk. Who asks for every n-th second gets those rows as they are,
- * not averages.
+ * API; io/charts.c keeps it on disk. A reader of every n-th second gets those rows as they are, not
+ * averages.
  */
 #include "supervisor/law/history.h"
 

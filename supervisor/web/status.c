@@ -5,7 +5,7 @@
  * library is run in the next turn of the loop, never from there. loop.c opens one listener for TCP
  * and one for the Unix socket.
  *
- * The loop's thread also watches the servers, which must not wait for who reads: what is pending
+ * The loop's thread also watches the servers, which must not wait for readers: what is pending
  * for them goes first (priority.h), and a turn here lasts TURN_US and one answer more. Requests
  * beyond it stand in line, suspended, and are answered in the order in which they came.
  */
