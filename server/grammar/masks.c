@@ -1,7 +1,33 @@
 /*
- * Masks: for each state of the automaton a walk over the vocabulary, kept; for a place the union
- * over its configurations, with the tokens that go on behind the end of a rule followed for the
- * stack at hand.
+ * Masks: the tokens that may come next in a text of a form, a bit for each. Called by grammar.c for
+ * each token that is drawn, so most of the work is kept from one to the next.
+ *
+ * A token is several bytes, and it fits when all of them do. The vocabulary is a trie over bytes
+ * (lexicon.h), so tokens that begin alike are tried once: masks_walk() goes through its nodes in
+ * order, takes the place behind each byte from the one before, and skips all below a node whose
+ * byte does not fit. That is a walk over up to some hundred thousand nodes, too long for a token.
+ *
+ * But most of it depends on the state of the automaton alone and not on the stack below it, as long
+ * as the token stays within the rule at hand. So the walk is done once for each state, with an
+ * empty stack, and what it finds is kept (struct local): the tokens that fit, and the nodes behind
+ * which the rule may be over while the token goes on, its exits. The mask of a place is then the
+ * union over its configurations: what is kept for the state, and from each exit a short walk on
+ * from where the stack at hand returns to. Twins share what is kept.
+ *
+ * Three more things are asked of a mask:
+ *
+ *   - the end of the text, where the place is complete (add_ends()); with `more` only where no
+ *     other token fits
+ *   - marks of calls and other special tokens, which are no bytes and which no walk meets
+ *     (add_specials())
+ *   - room: where `max_tokens` leaves few, only tokens behind which the shortest end still fits
+ *     (near.h). Each place knows the fewest tokens to its end. `worst` of a mask is the most that
+ *     one of its tokens leaves; while that fits, nothing has to be left out. Else the whole
+ *     vocabulary is walked for the stack at hand (near_mask()), and the result is kept with the
+ *     range of limits for which it is the same.
+ *
+ * All kept things have fixed room; when it is short, masks_tight() says so and all is forgotten. A
+ * walk that the meter stops (common/work.h) gives nothing that may be used.
  */
 #include <string.h>
 

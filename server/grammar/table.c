@@ -1,4 +1,21 @@
-/* The automaton is taken in the order in which its states are met, so that it begins in state 0. */
+/*
+ * Operations on the set of texts that an expression has (table.h). Called by the readers of Lark's
+ * notation and of regular expressions, where a form says "the shortest", "both" or "but not".
+ *
+ * The expression is copied into a set of its own, with the bodies of rules in place of calls, and
+ * compiled: without calls its automaton needs no stack, a state alone says what may follow.
+ *
+ *   shortest  walks from the start and does not go on behind a state that accepts, so no text is
+ *             left that another one begins
+ *   both      walks the two automata side by side: a pair of states is one of the result,
+ *             and accepts when both do; with `except` the second must not, and may have failed
+ *             long ago (AUTOMATON_NONE). Pairs from which no text can end are left out, by going
+ *             over the edges backwards until nothing changes
+ *   ends      asks what may follow behind a text that is complete
+ *
+ * The result goes back into the caller's set as a table of edges, numbered in the order in which
+ * the states are met, so that it begins in state 0. Work is paid for by the pair and the edge.
+ */
 #include "server/grammar/table.h"
 
 #include <errno.h>

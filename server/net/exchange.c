@@ -1,6 +1,26 @@
 /*
  * One HTTP exchange: what comes next, until its answer is sent (exchange.h). Called by
- * libmicrohttpd through worker.c.
+ * libmicrohttpd through worker.c, always on the thread of the exchange's worker.
+ *
+ * libmicrohttpd calls when it has bytes or wants some: exchange_handle() for the head, each piece
+ * of the body (arrive.h) and its end, read_stream() for each piece of a stream. Between these the
+ * exchange waits for one of four things, and is suspended meanwhile, so that it costs nothing:
+ *
+ *   the engine     tokens came: exchange_pump() takes them and resumes when there is something to
+ *                  send; a whole answer only when the generation is over
+ *   the encoder    a body that takes long to read, or a long answer to be written, is done by
+ *                  another thread (encoder.h). From give_away() until it is given back the exchange
+ *                  belongs to that thread (`busy`), and everything here leaves it alone
+ *   the reader     a stream is rendered no further than BOUND_STREAM_BYTES ahead of it
+ *   time           exchange_tick(): a queue that has room again, a sign of life in a silent stream,
+ *                  a reader that takes nothing and is cut
+ *
+ * A suspended connection does not notice that its peer has left, so the worker's own epoll does
+ * (watch_peer()), and exchange_leave() ends the request. An encoder that has the exchange is told
+ * by `gone` and gives it back.
+ *
+ * Until the first byte of an answer an error can have its own status; after it a stream ends with
+ * an error event. What an answer holds is charged to the server's memory (hold_answer()).
  */
 #include "server/net/exchange.h"
 

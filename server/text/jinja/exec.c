@@ -1,6 +1,20 @@
 /*
  * Runs statements of a template: scopes, loops and macros (eval.h). Called by run.c and, for
  * macros, by eval.c.
+ *
+ * exec_node() does one statement of the tree and exec_body() a list of them, until a break or a
+ * continue (enum jflow) has to be obeyed by the loop around. What is written goes to r->out: where
+ * a text is wanted instead (a macro, a set block, a filter block) r->out is another buffer for as
+ * long as the body runs (capture()).
+ *
+ * Names are looked up from the innermost scope outwards and set in the innermost one, as Jinja has
+ * it: what a loop sets is gone after it, unless it is an attribute of a namespace(). A scope keeps
+ * its variables in the order in which they were set, and a hash of their names from LOOK_MOST on,
+ * since the data of a request may bring thousands. A loop uses one scope for all of its rounds,
+ * unless a macro that was made in a round may still refer to it (`captured`).
+ *
+ * Scopes and values lie in the rendering's arena and are freed with it. Each statement costs fuel,
+ * and nesting has a bound (jr_work(), jr_enter()), since templates and data are foreign.
  */
 #include <errno.h>
 #include <string.h>
