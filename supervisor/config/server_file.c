@@ -52,7 +52,7 @@ static void take_values(yaml_document_t *doc, const char *const *flags, size_t c
 }
 
 /* Symlinks are followed (a mounted ConfigMap is one), a FIFO at the end is not waited for. */
-static int server_file_read_text(const char *path, struct ek_buf *out)
+static int read_text(const char *path, struct ek_buf *out)
 {
     char *real = path ? realpath(path, NULL) : NULL;
     int r = real ? ek_file_read_regular(real, FILE_MOST, out) : -ENOENT;
@@ -65,8 +65,7 @@ static bool server_file_load(const char *path, yaml_document_t *ret_doc)
     struct ek_buf text = {0};
     yaml_parser_t parser;
     bool read = false;
-    if (server_file_read_text(path, &text) == 0 && text.len > 0 &&
-        yaml_parser_initialize(&parser)) {
+    if (read_text(path, &text) == 0 && text.len > 0 && yaml_parser_initialize(&parser)) {
         yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
         read = yaml_parser_load(&parser, ret_doc);
         yaml_parser_delete(&parser);
