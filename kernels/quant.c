@@ -12,7 +12,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 
 #define NO_FILE UINT32_MAX
 

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define TRIED 8u    /* scales of each sign */

@@ -9,10 +9,10 @@
 
 #include "common/err.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/weights.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define SOME 128u /* elements of a row that are converted and placed together; even */

@@ -18,8 +18,8 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/num.h"
 
 enum {
     CONTEXT = 300, /* positions: three tiles of either kernel, the last one not full */

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define SOME  256u       /* elements of a quantized row that are unpacked together */
