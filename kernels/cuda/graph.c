@@ -6,11 +6,14 @@
  * be recorded (no memory, a library that will not) runs launch by launch, as before. Of several
  * ranks all record a step or none does: what is summed in it is summed by all in the same way.
  */
+#include "kernels/cuda/graph.h"
+
 #include <errno.h>
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/program.h"
 
 /* Few at the small end, where steps differ most in what they cost. */
 static const uint16_t buckets[CUDA_BUCKETS] = {1,   2,   4,   8,   12,  16,   24,   32,   48,  64,

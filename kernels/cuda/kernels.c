@@ -1,6 +1,8 @@
 /*
  * Kernels by name from the embedded images, and launching them. Each takes one struct by value.
  */
+#include "kernels/cuda/kernels.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -5,6 +5,8 @@
  * allocation and a resize is not offered. The host tier is ordinary memory, own or the caller's,
  * pinned if that is allowed (copies are slower if not).
  */
+#include "kernels/cuda/kv.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/states.h"
 
 static int pool_bytes(const struct ek_device *d, uint32_t blocks, size_t *ret_bytes)
 {

@@ -6,6 +6,8 @@
  * is arithmetic, and pages that lie in no cache are slow to come. Behind the last column of a row
  * are zeros, so that products need no tail; behind that of a packed row is something finite.
  */
+#include "kernels/cuda/load.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>

@@ -24,7 +24,9 @@
 #include <xxhash.h>
 
 #include "common/err.h"
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lt.h"
 

@@ -10,6 +10,8 @@
  * A step that fails on one rank has begun on others: it fails the group, and what it failed with is
  * the answer to every call from then on.
  */
+#include "kernels/cuda/rank.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/step.h"
 #include "kernels/shard.h"
 
 #define ORDERS   4u      /* two of each step in flight */

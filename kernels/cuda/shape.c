@@ -2,13 +2,14 @@
  * How many bytes everything takes and where it lies. plan() prints these numbers before the first
  * allocation and load() allocates by the same function, so that the two cannot disagree.
  */
+#include "kernels/cuda/shape.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/quant.h"
 #include "kernels/shard.h"
 

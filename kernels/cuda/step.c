@@ -9,6 +9,8 @@
  * When something cannot be enqueued the step did not begin: what was enqueued of it is waited for,
  * and the flight is free again. Nothing of it can be seen later: it wrote rows of its own only.
  */
+#include "kernels/cuda/step.h"
+
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -16,7 +18,13 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/program.h"
+#include "kernels/cuda/states.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/swap.h"
 
 #define SPIN_US  100   /* wait() looks without a break for so long, */
 #define SLEEP_NS 20000 /* then sleeps between two looks */
@@ -552,9 +560,4 @@ int cuda_step_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_resul
         return -EINVAL;
     take_result(d, f, ret_result);
     return 0;
-}
-
-bool cuda_step_idle(const struct ek_device *d)
-{
-    return d->flight[0].state == CUDA_FREE && d->flight[1].state == CUDA_FREE;
 }

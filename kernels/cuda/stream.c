@@ -14,6 +14,8 @@
  * and none could be recorded. The embedding is not copied: the card reads its rows where they are;
  * so it reads experts in a step of few rows, which asks for few of them.
  */
+#include "kernels/cuda/stream.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -10,9 +10,24 @@
 
 #include "common/err.h"
 #include "common/memplan.h"
+#include "kernels/cuda/attend_choose.h"
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/kv.h"
+#include "kernels/cuda/load.h"
+#include "kernels/cuda/lt.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/program.h"
+#include "kernels/cuda/rank.h"
+#include "kernels/cuda/room.h"
+#include "kernels/cuda/shape.h"
+#include "kernels/cuda/step.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/swap.h"
 
 #define LEAST_MAJOR 8 /* compute capability 8.0: bf16 products, asynchronous copies */
 #define CONTEXT                                                                                    \

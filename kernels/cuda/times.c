@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
 
 #define EVENTS 2048u /* not looked at yet */
 #define CELLS  128u  /* kernels and grids */
