@@ -80,7 +80,7 @@ int ek_buf_number(struct ek_buf *b, double v, int decimals, const char *unit)
     return isfinite(v) ? ek_buf_printf(b, "%.*f%s", decimals, v, unit) : ek_buf_puts(b, EN_DASH);
 }
 
-static bool in_word(char c)
+static bool buf_in_word(char c)
 {
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
@@ -113,10 +113,10 @@ void ek_text_unknown(char *text)
 {
     char *to = text;
     for (const char *from = text; *from;) {
-        size_t sign = *from == '-' && (from == text || !in_word(from[-1]));
+        size_t sign = *from == '-' && (from == text || !buf_in_word(from[-1]));
         const char *word = from + sign;
-        bool alone = (sign || from == text || !in_word(from[-1])) && *word && word[1] && word[2] &&
-                     !in_word(word[3]);
+        bool alone = (sign || from == text || !buf_in_word(from[-1])) && *word && word[1] &&
+                     word[2] && !buf_in_word(word[3]);
         if (alone && (strncmp(word, "nan", 3) == 0 || strncmp(word, "inf", 3) == 0)) {
             memcpy(to, EN_DASH, 3);
             to += 3;
@@ -229,7 +229,7 @@ static bool closes(const char *text)
 }
 
 /* What stays on one line: a word, or one wide character; with the punctuation behind it. */
-static size_t piece(const char *text, size_t *ret_columns)
+static size_t buf_piece(const char *text, size_t *ret_columns)
 {
     size_t n = 0, columns = 0;
     bool wide = false;
@@ -251,7 +251,7 @@ void ek_buf_wrap(struct ek_buf *b, const char *text, size_t indent, size_t width
     size_t col = indent, wide;
     bool blank = false;
     for (bool first = true; *text; first = false) {
-        size_t n = piece(text, &wide);
+        size_t n = buf_piece(text, &wide);
         if (!first && col > indent && col + blank + wide > width) {
             (void)ek_buf_printf(b, "\n%*s", (int)indent, "");
             col = indent;

@@ -102,14 +102,14 @@ static int write_all(int fd, struct iovec *v, int count)
     return 0;
 }
 
-static struct iovec piece(const void *data, size_t len)
+static struct iovec bundle_piece(const void *data, size_t len)
 {
     return (struct iovec){.iov_base = (void *)(uintptr_t)data, .iov_len = len};
 }
 
 int ek_bundle_begin(int fd, struct ek_bundle **ret_bundle)
 {
-    struct iovec word = piece(WORD, sizeof(WORD));
+    struct iovec word = bundle_piece(WORD, sizeof(WORD));
     struct ek_bundle *b = calloc(1, sizeof(*b));
     int r = b ? write_all(fd, &word, 1) : -ENOMEM;
     if (r < 0) {
@@ -143,8 +143,8 @@ int ek_bundle_add(struct ek_bundle *b, const struct ek_bundle_part *part)
                                       .file = part->file};
     const uint64_t most = part->is_fault ? ROOM : EK_BUNDLE_MOST_BYTES;
     const uint64_t text_at = b->bytes + sizeof(rec) + name + 1;
-    struct iovec v[] = {piece(&rec, sizeof(rec)), piece(part->name, name + 1),
-                        piece(part->text, part->len), piece("", 1)};
+    struct iovec v[] = {bundle_piece(&rec, sizeof(rec)), bundle_piece(part->name, name + 1),
+                        bundle_piece(part->text, part->len), bundle_piece("", 1)};
     assert(b->fd >= 0);
     if (name == 0 || name > NAME_MOST || b->count == EK_BUNDLE_MOST_PARTS || part->len > most ||
         text_at + part->len + 1 + sizeof(rec) > most)
@@ -168,7 +168,7 @@ int ek_bundle_add(struct ek_bundle *b, const struct ek_bundle_part *part)
 int ek_bundle_end(struct ek_bundle *b)
 {
     const struct bundle_record end = {0};
-    struct iovec v = piece(&end, sizeof(end));
+    struct iovec v = bundle_piece(&end, sizeof(end));
     int r = write_all(b->fd, &v, 1);
     b->fd = -1;
     return r;

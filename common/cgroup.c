@@ -32,7 +32,7 @@ static uint64_t number_after(const char *text, const char *before)
 }
 
 /* What a file begins with that is open (-1: it is not there: ""), which is closed. */
-static void read_text(int fd, char ret_text[TEXT_MOST])
+static void cgroup_read_text(int fd, char ret_text[TEXT_MOST])
 {
     memset(ret_text, 0, TEXT_MOST);
     if (fd < 0)
@@ -41,11 +41,11 @@ static void read_text(int fd, char ret_text[TEXT_MOST])
     (void)close(fd);                          /* read only */
 }
 
-static uint64_t number_in(int fd, const char *before)
+static uint64_t cgroup_number_in(int fd, const char *before)
 {
     char text[TEXT_MOST];
 
-    read_text(fd, text);
+    cgroup_read_text(fd, text);
     return number_after(text, before);
 }
 
@@ -56,25 +56,25 @@ static int open_in(const char *dir, const char *name)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static uint64_t number_of(const char *dir, const char *name, const char *before)
+static uint64_t cgroup_number_of(const char *dir, const char *name, const char *before)
 {
-    return number_in(open_in(dir, name), before);
+    return cgroup_number_in(open_in(dir, name), before);
 }
 
 void ek_cgroup_memory(const char *dir, struct ek_cgroup_memory *ret_memory)
 {
     char stat[TEXT_MOST];
-    read_text(open_in(dir, "memory.stat"), stat);
+    cgroup_read_text(open_in(dir, "memory.stat"), stat);
     const uint64_t idle = number_after(stat, "\ninactive_file ");
     const uint64_t active = number_after(stat, "\nactive_file ");
 
     *ret_memory = (struct ek_cgroup_memory){
-        .most_bytes = number_of(dir, "memory.max", ""),
-        .used_bytes = number_of(dir, "memory.current", ""),
+        .most_bytes = cgroup_number_of(dir, "memory.max", ""),
+        .used_bytes = cgroup_number_of(dir, "memory.current", ""),
         .anon_bytes = number_after(stat, "anon "),
         .file_bytes = (idle == UINT64_MAX ? 0 : idle) + (active == UINT64_MAX ? 0 : active),
-        .oom_kills = number_of(dir, "memory.events", "oom_kill "),
-        .stalled_us = number_of(dir, "memory.pressure", "total="),
+        .oom_kills = cgroup_number_of(dir, "memory.events", "oom_kill "),
+        .stalled_us = cgroup_number_of(dir, "memory.pressure", "total="),
     };
 }
 
@@ -91,9 +91,9 @@ static void look_at_memory(const char *dir, struct allowed *a)
                  {"memory.limit_in_bytes", "", "memory.usage_in_bytes"}};
 
     for (int i = 0; i < 2; i++) {
-        uint64_t most = number_of(dir, names[i].most, "");
-        uint64_t used = number_of(dir, names[i].used, "");
-        uint64_t soft = names[i].soft[0] ? number_of(dir, names[i].soft, "") : UINT64_MAX;
+        uint64_t most = cgroup_number_of(dir, names[i].most, "");
+        uint64_t used = cgroup_number_of(dir, names[i].used, "");
+        uint64_t soft = names[i].soft[0] ? cgroup_number_of(dir, names[i].soft, "") : UINT64_MAX;
         most = soft < most ? soft : most;
         if (most == UINT64_MAX)
             continue;
@@ -106,12 +106,12 @@ static void look_at_memory(const char *dir, struct allowed *a)
 static void look_at_cpu(const char *dir, struct allowed *a)
 {
     /* "150000 100000", or "max 100000"; version 1 has a file for each, and -1. */
-    uint64_t quota = number_of(dir, "cpu.max", "");
-    uint64_t period = number_of(dir, "cpu.max", " ");
+    uint64_t quota = cgroup_number_of(dir, "cpu.max", "");
+    uint64_t period = cgroup_number_of(dir, "cpu.max", " ");
 
     if (period == UINT64_MAX) {
-        quota = number_of(dir, "cpu.cfs_quota_us", "");
-        period = number_of(dir, "cpu.cfs_period_us", "");
+        quota = cgroup_number_of(dir, "cpu.cfs_quota_us", "");
+        period = cgroup_number_of(dir, "cpu.cfs_period_us", "");
     }
     if (quota == UINT64_MAX || period == UINT64_MAX || period == 0)
         return;
@@ -140,7 +140,7 @@ static void look_upwards(const char *root, char *path, look_fn look, struct allo
 }
 
 /* Whether `controller` is in a list as ",cpu,cpuacct". */
-static bool listed(const char *list, const char *controller)
+static bool cgroup_listed(const char *list, const char *controller)
 {
     const size_t len = strlen(controller);
 
@@ -169,7 +169,7 @@ static struct allowed allowed_by(const char *controller, const char *self, const
         path[strcspn(path, "\n")] = '\0';
         if (strcmp(kind, ",") == 0)
             look_upwards(root, path, look, &a);
-        else if (listed(kind, controller))
+        else if (cgroup_listed(kind, controller))
             look_upwards(own, path, look, &a);
     }
     if (f)
@@ -301,6 +301,6 @@ static int open_oom_counts(int dir)
 
 uint64_t ek_cgroup_oom_kills(int dir)
 {
-    uint64_t kills = number_in(open_oom_counts(dir), "oom_kill ");
+    uint64_t kills = cgroup_number_in(open_oom_counts(dir), "oom_kill ");
     return kills == UINT64_MAX ? 0 : kills;
 }

@@ -38,7 +38,7 @@ bool ek_family_loads(const char *name)
 
 /* Classes with the same layers and another output: Qwen3ForSequenceClassification, Qwen3Model; of
  * Gemma 3, whose text part is a class of its own, Gemma3TextModel. */
-static const char *row_of(const char *name, enum ek_family_use *ret_use)
+static const char *families_row_of(const char *name, enum ek_family_use *ret_use)
 {
     static const struct {
         const char *ending;
@@ -69,7 +69,7 @@ struct ek_family_name ek_family_of(const json_t *config)
     struct ek_family_name n = {.first = ""};
     for (size_t i = 0; i < json_array_size(list) && !n.family; i++) {
         const char *name = json_string_value(json_array_get(list, i));
-        n.family = name ? row_of(name, &n.use) : NULL;
+        n.family = name ? families_row_of(name, &n.use) : NULL;
         if (name && !*n.first)
             n.first = name;
     }

@@ -17,7 +17,7 @@
 #define FITS_DIGITS 18u  /* any integer of so many characters fits in 64 bits */
 #define FITS_REAL   300u /* and a real without exponent in a double */
 
-static size_t digits(const char *s, size_t len)
+static size_t json_digits(const char *s, size_t len)
 {
     size_t n = 0;
     while (n < len && s[n] >= '0' && s[n] <= '9')
@@ -52,17 +52,17 @@ static size_t python_word(const char *s, size_t len)
 static size_t json_number(const char *s, size_t len, bool *ret_plain)
 {
     size_t at = s[0] == '-';
-    at += digits(s + at, len - at);
+    at += json_digits(s + at, len - at);
     bool real = at < len && s[at] == '.', power = false;
     if (real) {
         at++;
-        at += digits(s + at, len - at);
+        at += json_digits(s + at, len - at);
     }
     if (at > 0 && at < len && (s[at] == 'e' || s[at] == 'E')) {
         power = true;
         at++;
         at += at < len && is_sign(s[at]);
-        at += digits(s + at, len - at);
+        at += json_digits(s + at, len - at);
     }
     *ret_plain = !power && at <= (real ? FITS_REAL : FITS_DIGITS);
     return at > 0 ? at : 1;

@@ -56,7 +56,7 @@ static uint32_t ranks_here(const struct memplan_params *p)
     return p->ranks_here > 0 ? p->ranks_here : ranks_of(p);
 }
 
-static uint64_t share_of(uint64_t memory_bytes, double utilization)
+static uint64_t memplan_share_of(uint64_t memory_bytes, double utilization)
 {
     double share = (double)memory_bytes * utilization;
     if (memory_bytes == UINT64_MAX)
@@ -105,7 +105,8 @@ static double utilization_for(const struct memplan_params *p, uint64_t bytes)
     if (bytes > p->memory_bytes)
         return 0;
     double steps = ceil((double)bytes / (double)p->memory_bytes * 100);
-    while (steps <= UTILIZATION_MOST * 100 && share_of(p->memory_bytes, steps / 100) < bytes)
+    while (steps <= UTILIZATION_MOST * 100 &&
+           memplan_share_of(p->memory_bytes, steps / 100) < bytes)
         steps += 1;
     return steps <= UTILIZATION_MOST * 100 ? steps / 100 : 0;
 }
@@ -448,7 +449,7 @@ int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uin
     struct plan_making m = {
         .p = p,
         .need = need,
-        .plan = {.share_bytes = share_of(p->memory_bytes, p->utilization),
+        .plan = {.share_bytes = memplan_share_of(p->memory_bytes, p->utilization),
                  .block_bytes = need->block_bytes},
         .least_blocks = (tokens + p->block_size - 1) / p->block_size + 1,
         .asked_blocks =
@@ -462,7 +463,7 @@ int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uin
                             "lower --num-gpu-blocks-override, --kv-cache-memory-bytes or "
                             "--max-model-len",
                             m.most_blocks, p->block_size);
-    m.limit_bytes = m.asked_blocks ? share_of(p->memory_bytes, 1) : m.plan.share_bytes;
+    m.limit_bytes = m.asked_blocks ? memplan_share_of(p->memory_bytes, 1) : m.plan.share_bytes;
     fill_fixed(&m);
     r = fill_pool(&m, model_len);
     if (r == 0)

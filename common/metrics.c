@@ -70,7 +70,7 @@ static void put_decimal(struct ek_buf *out, uint64_t n, uint32_t places)
 }
 
 /* As Prometheus writes it: whole numbers and short decimals exactly, others to twelve digits. */
-static void put_number(struct ek_buf *out, double v)
+static void metrics_put_number(struct ek_buf *out, double v)
 {
     double micros = v * 1e6;
     if (isnan(v))
@@ -141,10 +141,11 @@ static void put_sample(struct ek_expo *e, const char *suffix, const char *labels
         open = true;
     }
     (void)ek_buf_puts(e->out, open ? "} " : " ");
-    put_number(e->out, value);
+    metrics_put_number(e->out, value);
 }
 
-static void put_line(struct ek_expo *e, const char *suffix, const char *labels, double value)
+static void metrics_put_line(struct ek_expo *e, const char *suffix, const char *labels,
+                             double value)
 {
     put_sample(e, suffix, labels, NULL, value);
     (void)ek_buf_puts(e->out, "\n");
@@ -152,14 +153,14 @@ static void put_line(struct ek_expo *e, const char *suffix, const char *labels, 
 
 void ek_expo_value(struct ek_expo *e, const char *labels, double value)
 {
-    put_line(e, "", labels, value);
+    metrics_put_line(e, "", labels, value);
 }
 
 /* Bounds as Python's client writes them (floats: 1.0, 0.001), which vLLM's dashboards match on. */
 static void put_bound(struct ek_buf *le, double bound)
 {
     (void)ek_buf_puts(le, "le=\"");
-    put_number(le, bound);
+    metrics_put_number(le, bound);
     if (bound == floor(bound) && isfinite(bound))
         (void)ek_buf_puts(le, ".0");
     (void)ek_buf_puts(le, "\"");
@@ -182,8 +183,8 @@ void ek_expo_hist_named(struct ek_expo *e, const char *labels, const struct ek_h
             put_exemplar(e, &x->at[i]);
         (void)ek_buf_puts(e->out, "\n");
     }
-    put_line(e, "_sum", labels, h->sum);
-    put_line(e, "_count", labels, (double)seen);
+    metrics_put_line(e, "_sum", labels, h->sum);
+    metrics_put_line(e, "_count", labels, (double)seen);
     ek_buf_done(&le);
 }
 

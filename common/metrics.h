@@ -26,7 +26,7 @@ void ek_hist_init(struct ek_hist *h, const double *bounds, uint32_t count);
 void ek_hist_observe(struct ek_hist *h, double value);
 uint64_t ek_hist_total(const struct ek_hist *h);
 
-/* Who was the last in each bucket, for OpenMetrics: the owner of a histogram keeps it beside it. */
+/* The last request of each bucket, for OpenMetrics: the owner of a histogram keeps it beside it. */
 #define EK_EXEMPLAR_ID 48u
 struct ek_exemplar {
     char id[EK_EXEMPLAR_ID]; /* "" = none yet */

@@ -20,7 +20,7 @@
 #define FILE_MOST (1u << 20) /* bytes of a configuration file */
 
 /* '-' and '_' are the same in a name. */
-static bool same_name(const char *row, const char *name, size_t len)
+static bool options_same_name(const char *row, const char *name, size_t len)
 {
     if (!row || strlen(row) != len)
         return false;
@@ -35,7 +35,7 @@ static bool same_name(const char *row, const char *name, size_t len)
 static const struct ek_opt *options_find(const struct ek_opt *table, const char *name, size_t len)
 {
     for (const struct ek_opt *o = table; o->name; o++) {
-        if (same_name(o->name, name, len) || same_name(o->alias, name, len))
+        if (options_same_name(o->name, name, len) || options_same_name(o->alias, name, len))
             return o;
     }
     return NULL;

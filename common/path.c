@@ -1,4 +1,4 @@
-/* See path.h. Who is given a directory or an address may have put a slash behind it or not. */
+/* See path.h. A directory or an address from outside ends with a slash or does not. */
 #include "common/path.h"
 
 #include <string.h>

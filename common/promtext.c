@@ -23,7 +23,7 @@ struct text_scratch {
     struct promtext_label label[PROMTEXT_LABELS];
 };
 
-static bool is_name(char c, bool first)
+static bool promtext_is_name(char c, bool first)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == ':' ||
            (!first && c >= '0' && c <= '9');
@@ -93,7 +93,7 @@ static size_t read_exponent(const char *s, size_t len, long *exponent)
     return i;
 }
 
-static double scale(uint64_t mantissa, long exponent)
+static double promtext_scale(uint64_t mantissa, long exponent)
 {
     if (mantissa == 0)
         return 0.0;
@@ -141,7 +141,7 @@ size_t promtext_number(const char *s, size_t len, double *ret_value)
     if (digits == 0)
         return 0;
     i += read_exponent(s + i, len - i, &exponent);
-    value = scale(mantissa, exponent);
+    value = promtext_scale(mantissa, exponent);
     *ret_value = minus ? -value : value;
     return i;
 }
@@ -193,7 +193,7 @@ static bool labels(struct cursor *c, struct text_scratch *s, uint32_t *ret_count
         if (next_is(c, '}'))
             break;
         const char *start = c->at;
-        while (c->at < c->end && is_name(*c->at, c->at == start))
+        while (c->at < c->end && promtext_is_name(*c->at, c->at == start))
             c->at++;
         if (c->at == start || count == PROMTEXT_LABELS)
             return false;
@@ -226,7 +226,7 @@ static bool promtext_read_value(struct cursor *c, double *ret_value)
 }
 
 /* What may follow the value: a timestamp, then an exemplar "# {labels} value [timestamp]". */
-static bool tail(struct cursor *c)
+static bool promtext_tail(struct cursor *c)
 {
     double ignored;
     uint32_t count;
@@ -257,7 +257,7 @@ static bool sample_line(struct cursor *c, struct text_scratch *s,
                         struct promtext_sample *ret_sample)
 {
     const char *start = c->at;
-    while (c->at < c->end && is_name(*c->at, c->at == start))
+    while (c->at < c->end && promtext_is_name(*c->at, c->at == start))
         c->at++;
     size_t n = (size_t)(c->at - start);
     if (n == 0 || n > PROMTEXT_NAME)
@@ -276,7 +276,7 @@ static bool sample_line(struct cursor *c, struct text_scratch *s,
     }
     skip_space(c);
     double value = 0;
-    if (!spaced || !promtext_read_value(c, &value) || !tail(c))
+    if (!spaced || !promtext_read_value(c, &value) || !promtext_tail(c))
         return false;
     *ret_sample = (struct promtext_sample){
         .name = s->name, .labels = s->label, .label_count = count, .value = value};

@@ -48,7 +48,8 @@ static int check_ring(const struct ek_recorder_ring *g, const char *name, size_t
 }
 
 /* The number of the record at a place, 0 if there is none that is whole. */
-static uint64_t number_at(const char *ring, const struct ek_recorder_ring *g, uint32_t place)
+static uint64_t recorder_read_number_at(const char *ring, const struct ek_recorder_ring *g,
+                                        uint32_t place)
 {
     char record[sizeof(struct ek_recorder_step)];
     uint64_t number, sum;
@@ -77,12 +78,12 @@ static uint32_t take_ring(const char *ring, const struct ek_recorder_ring *g, ch
     uint64_t newest = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < g->count; i++) {
-        uint64_t number = number_at(ring, g, i);
+        uint64_t number = recorder_read_number_at(ring, g, i);
         newest = number > newest ? number : newest;
     }
     for (uint32_t i = 0; i < g->count; i++) {
         uint32_t place = (uint32_t)((newest + i) % g->count); /* behind the newest is the oldest */
-        uint64_t number = number_at(ring, g, place);
+        uint64_t number = recorder_read_number_at(ring, g, place);
         if (number > 0 && newest - number < g->count) {
             memcpy(to + (size_t)n++ * g->record_bytes, ring + (size_t)place * g->record_bytes,
                    g->record_bytes);

@@ -382,8 +382,8 @@ static const unsigned of_mpi[] = {
     (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
      CLONE_NEWNET)
 
-/* What depends on an argument: its low half, which is all that these calls look at. Who comes to
- * its end has the call's number loaded and is none of them. */
+/* What depends on an argument: its low half, which is all that these calls look at. A call
+ * that reaches its end is none of them, and its number is loaded. */
 static size_t put_args(struct sock_filter *f, uint32_t self)
 {
     const struct sock_filter args[ARGS] = {

@@ -1,6 +1,6 @@
 /*
- * A bounded queue of records that a thread of its own writes somewhere: to a log, to a disk. Who
- * pushes is never held up by where it goes: a pipe that is not read, a terminal that was stopped,
+ * A bounded queue of records that a thread of its own writes somewhere: to a log, to a disk. The
+ * pusher is never held up by where they go: a pipe that is not read, a terminal that was stopped,
  * a journal or a disk that hangs block that thread alone.
  *
  * While the sink keeps up, a push returns when its record is written, so that a process that is

@@ -75,7 +75,7 @@ static const struct part {
     {"ernie4_5_moe_vl", "Ernie4_5_MoeForCausalLM", {0}},
 };
 
-static const char *text_of(const json_t *object, const char *key)
+static const char *textpart_text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
@@ -143,8 +143,8 @@ static json_t *architectures_of(const struct part *p, const json_t *root)
 static int drop_mrope(json_t *config)
 {
     const json_t *scaling = json_object_get(config, "rope_scaling");
-    if (strcmp(text_of(scaling, "type"), "mrope") == 0 ||
-        strcmp(text_of(scaling, "rope_type"), "mrope") == 0)
+    if (strcmp(textpart_text_of(scaling, "type"), "mrope") == 0 ||
+        strcmp(textpart_text_of(scaling, "rope_type"), "mrope") == 0)
         return json_object_set_new(config, "rope_scaling", json_null());
     return 0;
 }
@@ -155,8 +155,8 @@ static int fix_glm4v(json_t *config)
 {
     const json_int_t hidden = json_integer_value(json_object_get(config, "hidden_size"));
     const json_int_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
-    const bool reads = strcmp(text_of(config, "model_type"), "glm_ocr_text") == 0;
-    if (!reads && strcmp(text_of(config, "model_type"), "glm4v_text") != 0)
+    const bool reads = strcmp(textpart_text_of(config, "model_type"), "glm_ocr_text") == 0;
+    if (!reads && strcmp(textpart_text_of(config, "model_type"), "glm4v_text") != 0)
         return 0;
     if (reads && json_object_get(config, "head_dim"))
         return 0;
@@ -169,7 +169,7 @@ static int fix_ernie_vl(json_t *config)
 {
     static const char *const pairs[] = {"moe_intermediate_size", "moe_num_experts",
                                         "moe_layer_start_index", "moe_layer_end_index"};
-    const char *type = text_of(config, "model_type");
+    const char *type = textpart_text_of(config, "model_type");
     int r = 0;
     if (strcmp(type, "ernie4_5_vl_moe_text") != 0 && strcmp(type, "ernie4_5_moe_vl") != 0)
         return 0;
@@ -191,7 +191,7 @@ int ek_text_part(const json_t *root, json_t **ret_config)
         inner = json_object_get(thinks, "text_config");
     const bool nested = json_is_object(inner), sees = json_object_get(root, "vision_config");
     *ret_config = NULL;
-    const struct part *p = part_find(text_of(nested ? inner : root, "model_type"));
+    const struct part *p = part_find(textpart_text_of(nested ? inner : root, "model_type"));
     if ((!nested && !sees) || !p || is_text_model(root))
         return 0;
     json_t *config = nested ? json_copy(inner) : json_copy((json_t *)(uintptr_t)root);

@@ -9,7 +9,7 @@
  * Shared memory: a memfd that the lead makes, with a header, two slots for steps in flight, and two
  * counters to sleep on (futex): orders that were posted, and answers. Order of a step: the lead
  * copies it into its slot, posts FORWARD, then SAMPLE; the engine answers when its result lies in
- * the slot. Who finds that the engine has ended gives EK_EDEVICE; revive() then asks the launcher
+ * the slot. A call that finds the engine ended gives EK_EDEVICE; revive() then asks the launcher
  * for another one. Behind that lies the host tier of the KV cache, from kv_open() on, so that it is
  * there when an engine is not; engines alone map it.
  */

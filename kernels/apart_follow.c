@@ -180,7 +180,7 @@ static struct ek_step *step_in(const struct apart_follow *f, uint32_t slot)
     return apart_at(f->m, f->m->step_at[slot]);
 }
 
-static void land(struct apart_follow *f, uint32_t slot, int code)
+static void apart_follow_land(struct apart_follow *f, uint32_t slot, int code)
 {
     f->m->landed[slot].code = code;
     atomic_store(&f->m->landed[slot].id, step_in(f, slot)->id);
@@ -207,7 +207,7 @@ static void apart_forward(struct apart_follow *f, uint32_t slot)
     if (r == 0)
         r = try_test(f, EK_APART_COMPUTED, step);
     if (r < 0)
-        land(f, slot, r); /* what is sampled of it is nothing */
+        apart_follow_land(f, slot, r); /* what is sampled of it is nothing */
     else
         f->flying[f->count++] = slot;
 }
@@ -233,7 +233,7 @@ static void sample(struct apart_follow *f, const struct apart_order *o)
     if (r == 0)
         return;
     apart_forget(f, at);
-    land(f, o->slot, r);
+    apart_follow_land(f, o->slot, r);
 }
 
 static void resize(struct apart_follow *f, uint32_t blocks)
@@ -322,7 +322,7 @@ static void wait_step(struct apart_follow *f)
     if (r == 0)
         r = try_test(f, EK_APART_SAMPLED, step_in(f, slot));
     apart_forget(f, 0);
-    land(f, slot, r);
+    apart_follow_land(f, slot, r);
     if (ek_now_us() - f->stats_us >= STATS_US)
         copy_stats(f);
     if (f->count > 0) {

@@ -42,7 +42,7 @@ static void add_contents(const struct ek_open_params *p, const struct ek_plan_re
 }
 
 /* All of it now, as pages that could not be had later would be a SIGBUS. */
-static int take_memory(uint64_t bytes, int *ret_fd, void **ret_at)
+static int apart_layout_take_memory(uint64_t bytes, int *ret_fd, void **ret_at)
 {
     int fd = memfd_create("evenkeel-engine", MFD_CLOEXEC);
     int r = fd < 0 || fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
@@ -103,7 +103,7 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
                                                                          : layout.block_bytes);
     int fd = -1;
     void *at = NULL;
-    int r = take_memory(layout.bytes, &fd, &at);
+    int r = apart_layout_take_memory(layout.bytes, &fd, &at);
     if (r < 0) {
         ek_fault_write(fault, "engine-process",
                        "The memory that server and engine share, %.1f MiB, cannot be had: %s",

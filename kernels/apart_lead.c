@@ -28,7 +28,7 @@ static struct apart_lead *lead_of(struct ek_device *d)
 
 /* ---- orders ---- */
 
-static void post(struct apart_lead *l, struct apart_order o)
+static void apart_lead_post(struct apart_lead *l, struct apart_order o)
 {
     struct ek_apart_memory *m = l->m;
 
@@ -54,7 +54,7 @@ static int ask_for(struct apart_lead *l, struct apart_order o, uint64_t most_us,
     const uint64_t until = ek_now_us() + most_us;
 
     atomic_store(&m->replied, 0);
-    post(l, o);
+    apart_lead_post(l, o);
     while (atomic_load(&m->replied) == 0) {
         uint32_t seen = atomic_load(&m->answered);
         if (apart_has_ended(l) || apart_is_alone(l))
@@ -223,7 +223,7 @@ static int lead_forward(struct ek_device *d, const struct ek_step *step)
     if (atomic_load(&l->m->landed[slot ^ 1].id) == 0)
         post_quietly(l, o); /* the other step is under way, and sample() soon follows */
     else
-        post(l, o);
+        apart_lead_post(l, o);
     return 0;
 }
 
@@ -237,7 +237,8 @@ static int lead_sample(struct ek_device *d, const struct ek_step *step,
         return EK_EDEVICE;
     if (masks)
         memcpy(apart_at(l->m, l->m->masks_at[slot]), masks, ek_masks_bytes(masks));
-    post(l, (struct apart_order){.kind = APART_SAMPLE, .slot = slot, .masked = masks != NULL});
+    apart_lead_post(
+        l, (struct apart_order){.kind = APART_SAMPLE, .slot = slot, .masked = masks != NULL});
     return 0;
 }
 

@@ -48,7 +48,7 @@ struct apart_stats {
 struct ek_apart_memory {
     uint32_t abi;
     uint32_t size;                    /* of this struct, */
-    char program[24];                 /* and the version of who made it, and its build: the other */
+    char program[24];                 /* and the version of its maker, and its build: the other */
     uint8_t build[EK_BUILD_ID_BYTES]; /* process may be begun by a file that was replaced since */
     int fd;                           /* of the process that mapped it first: the lead */
     uint64_t bytes;

@@ -19,7 +19,7 @@
 /* Until the launcher answers, which may have to end one first. */
 #define HEAR_US (15u * EK_US_PER_S)
 
-static int tell(const struct apart_lead *l, enum ek_apart_what what, int fd)
+static int apart_process_tell(const struct apart_lead *l, enum ek_apart_what what, int fd)
 {
     struct ek_apart_message order = {.what = what, .number = ++l->open.apart->number};
     struct iovec part = {.iov_base = &order, .iov_len = sizeof(order)};
@@ -142,7 +142,7 @@ int apart_start(struct apart_lead *l, const struct apart_patience *p, struct ek_
     apart_keep_counts(l);
     for (uint32_t i = 0; i < APART_SLOTS; i++)
         atomic_store(&m->landed[i].id, UINT64_MAX); /* none is under way */
-    int r = tell(l, EK_APART_START, m->fd);
+    int r = apart_process_tell(l, EK_APART_START, m->fd);
     r = r == -EPIPE ? say_alone(fault) : r == 0 ? hear(l, fault) : r;
     if (r < 0) { /* none was begun */
         m->status = 0;
@@ -182,7 +182,7 @@ int apart_start(struct apart_lead *l, const struct apart_patience *p, struct ek_
 int apart_end(struct apart_lead *l)
 {
     uint64_t until = ek_now_us() + END_US;
-    int r = apart_has_ended(l) ? 0 : tell(l, EK_APART_END, -1);
+    int r = apart_has_ended(l) ? 0 : apart_process_tell(l, EK_APART_END, -1);
 
     while (r == 0 && !apart_has_ended(l)) {
         uint32_t seen = atomic_load(&l->m->answered);
@@ -198,7 +198,7 @@ int apart_end(struct apart_lead *l)
 
 int apart_check(const struct apart_lead *l, struct ek_fault *fault)
 {
-    int r = tell(l, EK_APART_CHECK, -1);
+    int r = apart_process_tell(l, EK_APART_CHECK, -1);
 
     return r == 0 ? hear(l, fault) : r;
 }

@@ -20,7 +20,7 @@ struct apart_lead {
     struct apart_words words;
 };
 
-/* Who is told while an engine loads; either may be NULL. */
+/* What is called while an engine loads; either may be NULL. */
 struct apart_patience {
     ek_progress_fn progress;
     ek_meanwhile_fn meanwhile;

@@ -1,7 +1,7 @@
 /*
  * Everything from token ids to sampled ids lies below this table: layers, sampling, masks,
  * collectives, reading weights from file ranges. Two bodies: cpu (the reference) and cuda (a
- * plug-in loaded at run time). Who finds them is registry.h. Others include no more of kernels/.
+ * plug-in loaded at run time). registry.h finds them. Others include no more of kernels/.
  *
  * Threads: one caller (the engine thread), except `stats`, which any thread may call. forward() and
  * sample() enqueue and return; wait() blocks until that step's result is there. At most two steps

@@ -1,3 +1,5 @@
+/* Numbers that tell models apart: the server and its engine's process, two nodes, and a file of
+ * prefixes must have the same. */
 #pragma once
 
 #include <stdint.h>

@@ -30,12 +30,12 @@ static bool matrix_at(const struct graph_check *c, uint64_t index, uint64_t rows
     return w->rows == rows && w->cols == cols;
 }
 
-static bool matrix(const struct graph_check *c, uint64_t rows, uint64_t cols)
+static bool graph_matrix(const struct graph_check *c, uint64_t rows, uint64_t cols)
 {
     return matrix_at(c, c->op->weight, rows, cols);
 }
 
-static bool vector(const struct graph_check *c, uint32_t weight, uint64_t count)
+static bool graph_vector(const struct graph_check *c, uint32_t weight, uint64_t count)
 {
     if (weight == EK_NO_WEIGHT)
         return true;
@@ -69,8 +69,8 @@ static const char *check_norm(const struct graph_check *c)
         return "a norm of all ranks in groups";
     if (op->u.norm.whole > 0 && (op->u.norm.centred || op->bias != EK_NO_WEIGHT))
         return "a norm of all ranks that is centred or has a bias";
-    return vector(c, op->weight, vectors * op->u.norm.group) &&
-                   vector(c, op->bias, vectors * op->u.norm.group) && graph_plain(c, op->bias)
+    return graph_vector(c, op->weight, vectors * op->u.norm.group) &&
+                   graph_vector(c, op->bias, vectors * op->u.norm.group) && graph_plain(c, op->bias)
                ? NULL
                : "a norm's weight or bias has another width";
 }
@@ -153,7 +153,7 @@ static const char *check_attention(const struct graph_check *c)
         return "a scale of the KV cache is out of range";
     if (!attention_widths(c))
         return "the values of an attention have other widths";
-    return vector(c, op->bias, q) ? NULL : "misshapen sinks";
+    return graph_vector(c, op->bias, q) ? NULL : "misshapen sinks";
 }
 
 static const char *check_heads(const struct graph_check *c)
@@ -193,9 +193,9 @@ static const char *check_routing(const struct graph_check *c)
          r->groups_top > r->groups || r->group_best == 0 || r->group_best > 2 ||
          r->group_best > count / r->groups || r->groups_top * (count / r->groups) < top))
         return "impossible groups of experts";
-    if (!vector(c, r->each, count) || !graph_plain(c, r->each))
+    if (!graph_vector(c, r->each, count) || !graph_plain(c, r->each))
         return "misshapen factors of experts";
-    return vector(c, r->correction, count) ? NULL : "a misshapen correction of experts";
+    return graph_vector(c, r->correction, count) ? NULL : "a misshapen correction of experts";
 }
 
 static const char *check_experts(const struct graph_check *c)
@@ -325,7 +325,7 @@ static const char *check_scale(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
 
-    return (vector(c, op->weight, 1) || vector(c, op->weight, width(c, op->dst))) &&
+    return (graph_vector(c, op->weight, 1) || graph_vector(c, op->weight, width(c, op->dst))) &&
                    graph_plain(c, op->weight) && isfinite(op->u.scale.scale)
                ? NULL
                : "a misshapen scale";
@@ -338,7 +338,7 @@ static const char *check_positions(const struct graph_check *c)
     const bool fits = n < c->g->weight_count && c->g->weights[n].rows > 0 &&
                       c->g->weights[n].rows >= c->g->max_position;
 
-    return fits && matrix(c, c->g->weights[n].rows, width(c, c->op->dst))
+    return fits && graph_matrix(c, c->g->weights[n].rows, width(c, c->op->dst))
                ? NULL
                : "misshapen table of positions";
 }
@@ -349,7 +349,7 @@ static const char *check_embed(const struct graph_check *c)
     const bool fewer = n < c->g->weight_count && c->g->ranks == 0 && c->g->weights[n].rows > 0 &&
                        c->g->weights[n].rows < rows;
 
-    return matrix(c, fewer ? c->g->weights[n].rows : rows, width(c, c->op->dst))
+    return graph_matrix(c, fewer ? c->g->weights[n].rows : rows, width(c, c->op->dst))
                ? NULL
                : "misshapen embedding";
 }
@@ -362,7 +362,7 @@ static const char *check_conv(const struct graph_check *c)
     if (op->dst == op->src || op->u.conv.first + n > width(c, op->src))
         return "the channels of a convolution exceed its value";
     if (op->u.conv.kernel < 2 || op->u.conv.kernel > EK_MOST_CONV ||
-        !matrix(c, op->u.conv.kernel, n) || !vector(c, op->bias, n) ||
+        !graph_matrix(c, op->u.conv.kernel, n) || !graph_vector(c, op->bias, n) ||
         !graph_plain(c, op->weight) || !graph_plain(c, op->bias))
         return "a misshapen convolution";
     return state_fits(c) ? NULL : "a convolution's state is out of range";
@@ -391,7 +391,7 @@ static const char *check_delta(const struct graph_check *c)
         2 * (uint64_t)t->v_heads != width(c, t->gates))
         return "the values of a delta rule have other widths";
     if (op->weight == EK_NO_WEIGHT || op->bias == EK_NO_WEIGHT ||
-        !vector(c, op->weight, t->v_heads) || !vector(c, op->bias, t->v_heads) ||
+        !graph_vector(c, op->weight, t->v_heads) || !graph_vector(c, op->bias, t->v_heads) ||
         !graph_plain(c, op->weight) || !graph_plain(c, op->bias))
         return "misshapen weights of a delta rule";
     if (!made(c, op->src) || !made(c, t->gates))
@@ -412,9 +412,9 @@ static const char *check_scan(const struct graph_check *c)
         (uint64_t)t->step_first + t->heads > width(c, t->steps))
         return "the values of a scan have other widths";
     if (op->weight == EK_NO_WEIGHT || op->bias == EK_NO_WEIGHT || t->skip == EK_NO_WEIGHT ||
-        !vector(c, op->weight, t->heads) || !vector(c, op->bias, t->heads) ||
-        !vector(c, t->skip, t->heads) || !graph_plain(c, op->weight) || !graph_plain(c, op->bias) ||
-        !graph_plain(c, t->skip))
+        !graph_vector(c, op->weight, t->heads) || !graph_vector(c, op->bias, t->heads) ||
+        !graph_vector(c, t->skip, t->heads) || !graph_plain(c, op->weight) ||
+        !graph_plain(c, op->bias) || !graph_plain(c, t->skip))
         return "misshapen weights of a scan";
     if (!(t->least >= 0 && t->least <= FLT_MAX) || !(t->most >= t->least))
         return "the steps of a scan are out of range";
@@ -442,9 +442,9 @@ static const char *check_op(const struct graph_check *c)
     case EK_OP_EMBED: return op->u.embed.by_position ? check_positions(c) : check_embed(c);
     case EK_OP_NORM: return check_norm(c);
     case EK_OP_LINEAR:
-        if (op->dst == op->src || !matrix(c, width(c, op->dst), width(c, op->src)))
+        if (op->dst == op->src || !graph_matrix(c, width(c, op->dst), width(c, op->src)))
             return "misshapen linear";
-        return vector(c, op->bias, width(c, op->dst)) ? NULL : "misshapen bias";
+        return graph_vector(c, op->bias, width(c, op->dst)) ? NULL : "misshapen bias";
     case EK_OP_HEADS: return check_heads(c);
     case EK_OP_ROPE: return check_rope(c);
     case EK_OP_ATTENTION: return check_attention(c);
@@ -457,8 +457,8 @@ static const char *check_op(const struct graph_check *c)
         return op->dst != op->src && width(c, op->src) == width(c, op->dst) ? NULL
                                                                             : "misshapen pick";
     case EK_OP_LOGITS:
-        return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->src)) &&
-                       vector(c, op->bias, ek_graph_vocab_rows(c->g))
+        return graph_matrix(c, ek_graph_vocab_rows(c->g), width(c, op->src)) &&
+                       graph_vector(c, op->bias, ek_graph_vocab_rows(c->g))
                    ? NULL
                    : "misshapen logits";
     case EK_OP_REDUCE:

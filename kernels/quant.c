@@ -12,7 +12,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 
 #define NO_FILE UINT32_MAX
 
@@ -120,7 +120,7 @@ static float zero(const struct ek_quant *q, const struct ek_weight_files *files,
     return 0.0f;
 }
 
-static uint32_t blocks(uint32_t count, uint32_t block)
+static uint32_t quant_blocks(uint32_t count, uint32_t block)
 {
     return count / block + (count % block != 0);
 }
@@ -147,7 +147,7 @@ void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *fil
                      uint32_t col, uint32_t count, float *ret_values)
 {
     const char *numbers = data_of(&q->numbers, files);
-    const uint32_t groups = blocks(q->cols, q->block_cols);
+    const uint32_t groups = quant_blocks(q->cols, q->block_cols);
     uint32_t last = UINT32_MAX;
     float scale = 0.0f, less = 0.0f;
 
@@ -224,7 +224,7 @@ void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *fi
 void ek_quant_scale(const struct ek_quant *q, const struct ek_weight_files *files, enum ek_dtype t,
                     uint32_t row, uint32_t col, float *ret_scale, int16_t *ret_zero)
 {
-    const uint32_t groups = blocks(q->cols, q->block_cols), group = col / q->block_cols;
+    const uint32_t groups = quant_blocks(q->cols, q->block_cols), group = col / q->block_cols;
 
     *ret_scale = scale_of(q, files, row, group, groups);
     if (is_four(q)) {
@@ -235,8 +235,8 @@ void ek_quant_scale(const struct ek_quant *q, const struct ek_weight_files *file
     *ret_zero = (int16_t)((int)zero(q, files, row, group, groups) + shift(q, t));
 }
 
-static bool within(const struct ek_quant_range *r, uint64_t bytes,
-                   const struct ek_weight_files *files)
+static bool quant_within(const struct ek_quant_range *r, uint64_t bytes,
+                         const struct ek_weight_files *files)
 {
     if (r->file == NO_FILE)
         return true;
@@ -261,10 +261,10 @@ static uint64_t turned_bytes(const struct ek_quant *q, uint64_t count)
 /* Bytes of numbers and zeros. */
 static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret_zeros)
 {
-    const uint64_t groups = blocks(q->cols, q->block_cols);
+    const uint64_t groups = quant_blocks(q->cols, q->block_cols);
 
     *ret_numbers = (uint64_t)q->rows * q->cols;
-    *ret_zeros = blocks(q->rows, q->block_rows) * groups;
+    *ret_zeros = quant_blocks(q->rows, q->block_rows) * groups;
     switch (q->kind) {
     case EK_QUANT_F8:
     case EK_QUANT_I8:
@@ -293,16 +293,16 @@ static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret
 
 static uint64_t scale_bytes(const struct ek_quant *q)
 {
-    const uint64_t groups = blocks(q->cols, q->block_cols);
+    const uint64_t groups = quant_blocks(q->cols, q->block_cols);
 
     if (is_four(q))
         return q->col_step > 0 ? turned_bytes(q, groups) : file_rows(q) * groups;
-    return blocks(q->rows, q->block_rows) * groups * (ek_dtype_bits(q->scales.dtype) / 8);
+    return quant_blocks(q->rows, q->block_rows) * groups * (ek_dtype_bits(q->scales.dtype) / 8);
 }
 
 static bool groups_known(const struct ek_quant *q, const struct ek_weight_files *files)
 {
-    const uint32_t groups = blocks(q->cols, q->block_cols);
+    const uint32_t groups = quant_blocks(q->cols, q->block_cols);
 
     if (q->groups.file == NO_FILE)
         return true;
@@ -329,9 +329,9 @@ int ek_quant_check(const struct ek_quant *q, const char *name, const struct ek_w
                         q->zeros.file != NO_FILE || q->groups.file != NO_FILE)))
         return ek_fault_set(fault, name, "%s is quantized in a way that is not known", name);
     sizes(q, &numbers, &zeros);
-    if (!within(&q->numbers, numbers, files) || !within(&q->zeros, zeros, files) ||
-        !within(&q->scales, scale_bytes(q), files) ||
-        !within(&q->groups, (uint64_t)q->cols * 4, files))
+    if (!quant_within(&q->numbers, numbers, files) || !quant_within(&q->zeros, zeros, files) ||
+        !quant_within(&q->scales, scale_bytes(q), files) ||
+        !quant_within(&q->groups, (uint64_t)q->cols * 4, files))
         return ek_fault_set(fault, name, "%s reaches past the end of its file", name);
     if (!groups_known(q, files))
         return ek_fault_set(fault, name,

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define TRIED 8u    /* scales of each sign */
@@ -19,7 +19,7 @@
 /* Adding this to a float below 2^22 rounds it to a whole number, which its low bits then hold. */
 #define ROUND 12582912.0f
 
-static inline __attribute__((always_inline)) float bound(float x, float least, float most)
+static inline __attribute__((always_inline)) float quantize_bound(float x, float least, float most)
 {
     x = x > most ? most : x;
     return x < least ? least : x;
@@ -55,7 +55,7 @@ static inline __attribute__((always_inline)) float error_of(const float *values,
 
     for (const float *v = values, *end = values + count; v < end; v += LANES)
         for (size_t k = 0; k < LANES; k++) {
-            float off = bound(v[k] * by + ROUND - ROUND, -8.0f, 7.0f) * scale - v[k];
+            float off = quantize_bound(v[k] * by + ROUND - ROUND, -8.0f, 7.0f) * scale - v[k];
             part[k] += off * off;
         }
     for (uint32_t k = 0; k < LANES; k++)
@@ -122,7 +122,7 @@ void ek_quantize(enum ek_dtype t, float scale, const float *values, uint32_t cou
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        float x = bound(values[i] * by, least, most) + ROUND;
+        float x = quantize_bound(values[i] * by, least, most) + ROUND;
         ret_numbers[i] = (uint8_t)(cpu_to_bits(x) + middle);
     }
 }

@@ -120,7 +120,7 @@ static void ranks_blame(struct ranks *s, uint32_t i, int code, uint64_t step)
 }
 
 /* Until all have done what they began. */
-static int settle(struct ranks *s, struct ek_fault *fault)
+static int ranks_settle(struct ranks *s, struct ek_fault *fault)
 {
     return leads(&s->open) ? s->open.others->settle(s->open.cluster, &s->room_bytes, fault) : 0;
 }
@@ -152,7 +152,7 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
     if (r == 0)
         r = ranks_load_all(s, files, progress, ctx, fault);
     /* A node that cannot load ends, and all others with it: the ranks here do not wait long. */
-    return r < 0 ? r : settle(s, fault);
+    return r < 0 ? r : ranks_settle(s, fault);
 }
 
 static int ranks_kv_host(struct ek_device *d, void *at)
@@ -189,7 +189,7 @@ static int ranks_kv_open(struct ek_device *d, const struct ek_kv_params *p)
     for (uint32_t i = 0; r == 0 && i < s->count; i++)
         r = s->each->kv_open(s->rank[i].device, p);
     if (r == 0)
-        r = settle(s, NULL);
+        r = ranks_settle(s, NULL);
     if (r == 0)
         s->kv = *p;
     return r;
@@ -265,7 +265,7 @@ static int resize_others(struct ranks *s, uint32_t blocks)
         return 0;
     kv.blocks = blocks;
     int r = s->open.others->kv(s->open.cluster, &kv);
-    return r < 0 ? r : settle(s, NULL);
+    return r < 0 ? r : ranks_settle(s, NULL);
 }
 
 /* Ranks that do not agree on the pool end the group: a step may name blocks that one lacks. */

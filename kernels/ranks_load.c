@@ -55,19 +55,19 @@ static void *load_rank(void *arg)
     return NULL;
 }
 
-static bool follows(const struct loader *l, const struct loader *from)
+static bool ranks_load_follows(const struct loader *l, const struct loader *from)
 {
     return l->result == EK_ECOMM && (from->result != EK_ECOMM || !l->fault.msg[0]);
 }
 
-/* The failure that the others followed from: not that they were left alone. Who has words for it
+/* The failure that the others followed from: not that they were left alone. One with words
  * comes before one without. */
 static int first_failure(const struct loader *loader, uint32_t count, struct ek_fault *fault)
 {
     const struct loader *first = NULL;
 
     for (uint32_t i = 0; i < count; i++)
-        if (loader[i].result < 0 && (!first || follows(first, &loader[i])))
+        if (loader[i].result < 0 && (!first || ranks_load_follows(first, &loader[i])))
             first = &loader[i];
     if (first && fault && first->fault.msg[0])
         *fault = first->fault;

@@ -45,7 +45,7 @@ int ranks_check(const struct ek_open_params *p, struct ek_fault *fault)
 
 /* ---- what there is and what is needed ---- */
 
-static uint32_t smallest(const struct ek_device_info *info, uint32_t ranks)
+static uint32_t ranks_plan_smallest(const struct ek_device_info *info, uint32_t ranks)
 {
     uint32_t least = 0;
 
@@ -65,7 +65,7 @@ static void add_note(struct ek_device_info *info, const char *more)
 void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_host_memory,
                    struct ek_device_info *ret_info)
 {
-    const uint32_t least = smallest(info, ranks);
+    const uint32_t least = ranks_plan_smallest(info, ranks);
     struct ek_device_info all = info[least];
     uint32_t other = 0;
 

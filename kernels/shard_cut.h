@@ -72,8 +72,8 @@ int shard_width(struct sharding *s, uint16_t value, uint32_t width);
 /* s->op, after which the rank holds a part of a sum in its dst, or all of it. */
 int shard_push_sum(struct sharding *s);
 int shard_push_whole(struct sharding *s);
-/* Who reads what operation `at` makes, past norms and rotations of heads in place; the attention
- * that reads a value of heads. NULL: none. */
+/* The operation that reads what operation `at` makes, past norms and rotations of heads in place;
+ * the attention that reads a value of heads. NULL: none. */
 const struct ek_op *shard_reader(const struct sharding *s);
 const struct ek_op *shard_attention_of(const struct sharding *s, uint16_t value);
 /* The heads of K and V that the rank has: its share, or the one that several ranks need. */

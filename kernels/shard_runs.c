@@ -68,7 +68,7 @@ static bool runs_of(const struct shard_held *h, struct shard_runs *ret_runs)
     return ret_runs->count <= SHARD_MOST_RUNS;
 }
 
-static int hold(struct sharding *s, uint16_t value, const struct shard_runs *r)
+static int shard_runs_hold(struct sharding *s, uint16_t value, const struct shard_runs *r)
 {
     struct shard_held *h = &s->held[value];
 
@@ -197,7 +197,7 @@ int shard_linear_runs(struct sharding *s, const struct shard_runs *r)
     if (code == 0)
         code = shard_cut_rows(s, s->op.bias, r->run, r->count);
     shard_push(s, &s->op);
-    return code < 0 ? code : hold(s, s->op.dst, r);
+    return code < 0 ? code : shard_runs_hold(s, s->op.dst, r);
 }
 
 /* ---- moves and gates ---- */
@@ -260,7 +260,7 @@ int shard_take_runs(struct sharding *s)
         !take_to(s, &part, &all))
         return shard_no_rule(s, "of divided columns");
     shard_push(s, &s->op);
-    return hold(s, s->op.dst, &all);
+    return shard_runs_hold(s, s->op.dst, &all);
 }
 
 bool shard_columns_at(const struct sharding *s, uint16_t value, struct shard_cut c,
@@ -335,7 +335,7 @@ int shard_conv(struct sharding *s)
             r = shard_cut_rows(s, s->op.bias, part.run, 1);
         shard_push(s, &s->op);
     }
-    return r < 0 ? r : hold(s, s->op.dst, &part);
+    return r < 0 ? r : shard_runs_hold(s, s->op.dst, &part);
 }
 
 static int hold_heads(struct sharding *s, uint32_t width)
@@ -344,7 +344,7 @@ static int hold_heads(struct sharding *s, uint32_t width)
 
     runs_share(s, &r, 0, width);
     shard_push(s, &s->op);
-    return hold(s, s->op.dst, &r);
+    return shard_runs_hold(s, s->op.dst, &r);
 }
 
 int shard_delta(struct sharding *s)

@@ -192,8 +192,8 @@ static uint64_t op_bytes(const struct ek_graph *g, const struct ek_op *op)
 /* The runs of layers whose largest sum is the smallest. all: [layers + 1] sums of those before a
  * layer; best, from: [stages + 1][layers + 1]. Of equal ones the last stage, which has the logits
  * to compute as well, gets the fewest. */
-static void divide(const uint64_t *all, uint32_t layers, uint32_t stages, uint64_t *best,
-                   uint32_t *from)
+static void stage_divide(const uint64_t *all, uint32_t layers, uint32_t stages, uint64_t *best,
+                         uint32_t *from)
 {
     const size_t row = layers + 1;
 
@@ -236,7 +236,7 @@ int ek_stage_divide(const struct ek_graph *g, uint32_t stages, uint32_t *ret_beg
             all[n + 1] += op_bytes(g, &g->ops[i]);
     }
     if (r == 0) {
-        divide(all, g->layers, stages, best, from);
+        stage_divide(all, g->layers, stages, best, from);
         ret_begin[stages] = g->layers;
         for (uint32_t k = stages; k > 0; k--)
             ret_begin[k - 1] = from[k * row + ret_begin[k]];

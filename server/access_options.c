@@ -14,7 +14,7 @@
 
 #define KEY_ENV "VLLM_API_KEY"
 
-static void hide(char *s)
+static void server_access_options_hide(char *s)
 {
     memset(s, '*', strlen(s));
 }
@@ -26,7 +26,7 @@ static void drop_env(const char *name)
 
     if (!value)
         return;
-    hide(value);
+    server_access_options_hide(value);
     (void)unsetenv(name);
 }
 
@@ -56,9 +56,9 @@ int access_options_hide(struct options *o, int argc, char **argv)
                 continue;
             char after = argv[i][n]; /* --api-key-file is another flag */
             if (after == '=')
-                hide(argv[i] + n + 1);
+                server_access_options_hide(argv[i] + n + 1);
             while (after == '\0' && i + 1 < argc && argv[i + 1][0] != '-')
-                hide(argv[++i]);
+                server_access_options_hide(argv[++i]);
             break;
         }
     }

@@ -24,7 +24,7 @@ uid_t controller_seen(uid_t uid, const char *map, uid_t overflow)
     return overflow;
 }
 
-static void read_text(const char *path, char *ret, size_t size)
+static void controller_read_text(const char *path, char *ret, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
@@ -43,8 +43,8 @@ uid_t controller_uid(void)
     unsigned long uid = strtoul(text, &end, 10);
     if (errno != 0 || *end || uid >= (uid_t)-1 || uid == geteuid())
         return (uid_t)-1;
-    read_text("/proc/self/uid_map", map, sizeof(map));
-    read_text("/proc/sys/kernel/overflowuid", overflow, sizeof(overflow));
+    controller_read_text("/proc/self/uid_map", map, sizeof(map));
+    controller_read_text("/proc/sys/kernel/overflowuid", overflow, sizeof(overflow));
     unsigned long over = strtoul(overflow, NULL, 10);
     return controller_seen((uid_t)uid, map, over > 0 && over < (uid_t)-1 ? (uid_t)over : OVERFLOW);
 }

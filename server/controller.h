@@ -10,6 +10,6 @@
 /* As peers of a socket show it here, or (uid_t)-1: none but root and the own user. */
 uid_t controller_uid(void);
 /* The number by which user `uid` is seen where `map` is the content of /proc/self/uid_map: its own,
- * or `overflow` for whom the user namespace has none (PrivateUsers=). Those then look alike, and it
- * is the closed directory that keeps others from the socket. */
+ * or `overflow` where the user namespace has none for it (PrivateUsers=). Those then look alike,
+ * and it is the closed directory that keeps others from the socket. */
 uid_t controller_seen(uid_t uid, const char *map, uid_t overflow);

@@ -20,7 +20,8 @@
 #include "server/start.h"
 
 /* The descriptor stays open, for the device. */
-static int take_memory(struct ek_apart_memory **ret_memory, int *ret_fd, struct ek_fault *fault)
+static int engine_node_take_memory(struct ek_apart_memory **ret_memory, int *ret_fd,
+                                   struct ek_fault *fault)
 {
     const char *name = getenv(ENGINE_COMMAND_MEMORY);
 
@@ -94,7 +95,7 @@ int engine_node_run(struct stack *s, int *ret_exit, struct ek_fault *fault)
     struct ek_apart_memory *m = NULL;
     int fd = -1;
 
-    int r = take_memory(&m, &fd, fault);
+    int r = engine_node_take_memory(&m, &fd, fault);
     if (r < 0)
         return start_failed(r, "the engine's memory", ret_exit, fault);
     r = start_follower(s, ret_exit, fault);

@@ -79,7 +79,7 @@ static bool take_line(const char **at, const char *end, char *line, size_t size)
 }
 
 /* Whether the line is `key` and this. */
-static bool says(const char *line, const char *key, const char *what)
+static bool forms_file_says(const char *line, const char *key, const char *what)
 {
     const size_t len = strlen(key);
     return strncmp(line, key, len) == 0 && strcmp(line + len, what) == 0;
@@ -94,14 +94,14 @@ const char *forms_file_read(const char *text, size_t len, const struct forms_abo
 
     if (!take_line(&at, end, line, sizeof(line)) || strncmp(line, HEAD, strlen(HEAD)) != 0)
         return "damaged";
-    if (!says(line, HEAD, VERSION))
+    if (!forms_file_says(line, HEAD, VERSION))
         return "of another version";
     (void)snprintf(sum, sizeof(sum), "sum %08x\n", forms_crc(text, (size_t)(end - text)));
     if (memcmp(end, sum, SUM_LINE) != 0)
         return "damaged";
-    if (!take_line(&at, end, line, sizeof(line)) || !says(line, "cpu ", about->cpu))
+    if (!take_line(&at, end, line, sizeof(line)) || !forms_file_says(line, "cpu ", about->cpu))
         return "of another CPU";
-    if (!take_line(&at, end, line, sizeof(line)) || !says(line, "tier ", about->tier))
+    if (!take_line(&at, end, line, sizeof(line)) || !forms_file_says(line, "tier ", about->tier))
         return "of another instruction tier";
     while (at < end) {
         if (forms.count == EK_MOST_FORMS || !take_line(&at, end, line, sizeof(line)) ||

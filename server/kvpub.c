@@ -130,7 +130,7 @@ static void kvpub_reply(struct kvpub *p, zmq_msg_t *peer, uint64_t number,
     (void)zmq_send(p->replay, k ? k->bytes : "", k ? k->len : 0, 0);
 }
 
-static void replay(struct kvpub *p, zmq_msg_t *peer, const uint8_t from[8])
+static void kvpub_replay(struct kvpub *p, zmq_msg_t *peer, const uint8_t from[8])
 {
     uint64_t number = 0, next = p->next;
 
@@ -169,7 +169,7 @@ static bool kvpub_answer(struct kvpub *p)
     }
     if (good && count == REQUEST_FRAMES && zmq_msg_size(&frame[1]) == 0 &&
         zmq_msg_size(&frame[2]) == 8)
-        replay(p, &frame[0], zmq_msg_data(&frame[2]));
+        kvpub_replay(p, &frame[0], zmq_msg_data(&frame[2]));
     for (int i = 0; i < count; i++)
         (void)zmq_msg_close(&frame[i]);
     return count > 0;

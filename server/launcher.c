@@ -56,9 +56,9 @@ struct launching {
 
 /* The backend and the folder that this order is for. A plug-in is loaded here, in a child: a driver
  * outlives no fork. */
-static int find(const struct launching *l, const struct ek_apart_order *order,
-                const struct ek_backend **ret_backend, char *ret_dir, size_t size,
-                struct ek_fault *fault)
+static int launcher_find(const struct launching *l, const struct ek_apart_order *order,
+                         const struct ek_backend **ret_backend, char *ret_dir, size_t size,
+                         struct ek_fault *fault)
 {
     const struct ek_backend *b = ek_backend_find(order->backend, fault);
     int r = 0;
@@ -108,7 +108,7 @@ static int launcher_load(const struct launching *l, const struct ek_backend **re
     struct model *model = NULL;
     struct ek_device *d = NULL;
 
-    int r = find(l, order, &open.each, dir, sizeof(dir), fault);
+    int r = launcher_find(l, order, &open.each, dir, sizeof(dir), fault);
     if (r == 0)
         r = sigbus_watch(dir, EK_EXIT_CONFIG);
     if (r == 0)
@@ -261,7 +261,7 @@ static void launcher_check(struct launching *l, uint32_t number)
         if (l->o->engine_command)
             a.code = engine_command_check(&a.fault);
         if (a.code == 0)
-            a.code = find(l, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
+            a.code = launcher_find(l, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
         (void)sigbus_watch(NULL, CHECK_CUT_SHORT);
         if (a.code == 0)
             a.code = read_model(l, dir, b, &model, &a.fault);

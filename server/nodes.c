@@ -81,7 +81,7 @@ static void on_lost(void *ctx, const char *why)
 
 /* ---- what started this one ---- */
 
-static bool number_of(const char *name, uint32_t *ret_number)
+static bool nodes_number_of(const char *name, uint32_t *ret_number)
 {
     const char *text = getenv(name);
     char *end = NULL;
@@ -96,11 +96,11 @@ static bool number_of(const char *name, uint32_t *ret_number)
 bool nodes_started(uint32_t *ret_node, uint32_t *ret_nodes)
 {
     uint32_t node = 0, nodes = 1;
-    const bool mpirun =
-        number_of("OMPI_COMM_WORLD_SIZE", &nodes) && number_of("OMPI_COMM_WORLD_RANK", &node);
-    const bool srun =
-        !mpirun && number_of("PMIX_RANK", &node) &&
-        (number_of("SLURM_STEP_NUM_TASKS", &nodes) || number_of("SLURM_NTASKS", &nodes));
+    const bool mpirun = nodes_number_of("OMPI_COMM_WORLD_SIZE", &nodes) &&
+                        nodes_number_of("OMPI_COMM_WORLD_RANK", &node);
+    const bool srun = !mpirun && nodes_number_of("PMIX_RANK", &node) &&
+                      (nodes_number_of("SLURM_STEP_NUM_TASKS", &nodes) ||
+                       nodes_number_of("SLURM_NTASKS", &nodes));
 
     if ((!mpirun && !srun) || nodes < 2)
         return false;

@@ -21,8 +21,8 @@ struct rank_row {
     uint64_t kv_bytes, other_bytes, all_bytes;
 };
 
-static struct rank_row row_of(const struct stack *s, const struct ek_rank_place *place,
-                              const struct ek_plan *plan)
+static struct rank_row rank_table_row_of(const struct stack *s, const struct ek_rank_place *place,
+                                         const struct ek_plan *plan)
 {
     struct rank_row w = {.place = *place, .plan = *plan};
 
@@ -74,7 +74,7 @@ int rank_table_write(const struct stack *s, bool json, struct ek_buf *out)
         r = ek_rank_plan(&s->open, &q, rank, &place, &plan, NULL);
         if (r < 0)
             break;
-        const struct rank_row w = row_of(s, &place, &plan);
+        const struct rank_row w = rank_table_row_of(s, &place, &plan);
         if (json)
             write_json_row(&w, rank, out);
         else

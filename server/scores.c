@@ -40,7 +40,8 @@ static int read_method(const json_t *v, struct wanted *w, struct ek_fault *fault
                         "--hf-overrides: method must be from_2_way_softmax or no_post_processing");
 }
 
-static int read_key(const char *key, const json_t *v, struct wanted *w, struct ek_fault *fault)
+static int scores_read_key(const char *key, const json_t *v, struct wanted *w,
+                           struct ek_fault *fault)
 {
     const char *name = json_string_value(json_array_get(v, 0));
     if (strcmp(key, "architectures") == 0) {
@@ -122,7 +123,7 @@ static int overrides_apply(const char *text, const struct tokenizer *tok, struct
     json_object_foreach(root, key, v)
     {
         if (r == 0)
-            r = read_key(key, v, &w, fault);
+            r = scores_read_key(key, v, &w, fault);
     }
     if (r == 0 && !w.tokens && json_object_size(root) > 0 && !(w.classes && m->classes.weight))
         r = ek_fault_set(fault, OPTION,

@@ -293,7 +293,7 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
 }
 
 /* Whether what is chosen by default is smaller now and the plan has to be made again. */
-static bool shrink(struct stack *s, int r)
+static bool sizing_shrink(struct stack *s, int r)
 {
     struct engine_params *e = &s->engine_params;
     uint32_t tokens = e->max_batched_tokens / 2, seqs = e->max_seqs / 2;
@@ -324,7 +324,7 @@ static uint64_t planned_bytes(const struct stack *s, bool apart)
     return bytes;
 }
 
-/* Somebody else has what the plan counts on. He may be about to end, so it is only said. */
+/* Another program has what the plan counts on. It may be about to end, so this is only said. */
 static void say_if_taken(const struct stack *s)
 {
     const uint64_t bytes = planned_bytes(s, false);
@@ -347,7 +347,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 
     do
         r = plan_once(s, fault);
-    while (shrink(s, r));
+    while (sizing_shrink(s, r));
     if (r == 0 && e->states > 0 && s->o->swap_space + s->o->kv_offloading_size > 0)
         ek_log(EK_LOG_WARNING,
                "The model has recurrent state, which is not kept in host memory: --swap-space and "

@@ -62,7 +62,8 @@ static void forms_path(const struct stack *s, char ret_path[PATH_MAX])
 }
 
 /* Locks the file's folder, so that of servers that start together one measures and the others take
- * what it found. Who cannot have the lock goes on without it. A descriptor to be closed, or -1. */
+ * what it found. A server that does not get the lock goes on without it. A descriptor to be closed,
+ * or -1. */
 static int forms_lock(const char *path)
 {
     char dir[PATH_MAX];
@@ -120,7 +121,7 @@ static void forms_keep(const char *path, const struct forms_about *about,
 }
 
 /* "5 shapes, as tier avx512vnni but int8 9728 x 896 as avx512 (1.32 times as fast)". */
-static void describe(const struct stack *s, struct ek_buf *out)
+static void start_forms_describe(const struct stack *s, struct ek_buf *out)
 {
     const struct ek_forms *forms = &s->forms;
     uint32_t said = 0, others = 0;
@@ -146,7 +147,7 @@ static void say_forms(const struct stack *s, bool measured, uint64_t us, const c
 {
     struct ek_buf text = {0};
 
-    describe(s, &text);
+    start_forms_describe(s, &text);
     if (measured)
         (void)ek_buf_printf(&text, ", measured in %.0f ms", (double)us / 1e3);
     (void)ek_buf_printf(&text, "; %s", note);

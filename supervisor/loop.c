@@ -8,14 +8,10 @@
 
 #include <curl/curl.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <systemd/sd-daemon.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +21,7 @@
 #include "common/log.h"
 #include "supervisor/daemon.h"
 #include "supervisor/directories.h"
-#include "supervisor/engines/dialect.h"
+#include "supervisor/ending.h"
 #include "supervisor/io/aside.h"
 #include "supervisor/io/behind.h"
 #include "supervisor/io/boot.h"
@@ -34,139 +30,16 @@
 #include "supervisor/io/peers.h"
 #include "supervisor/io/reap.h"
 #include "supervisor/io/unit.h"
+#include "supervisor/notify.h"
 #include "supervisor/reload.h"
 #include "supervisor/servers/server_past.h"
 #include "supervisor/web/status.h"
 
-#define FD_PREFIX     LOOP_FD_PREFIX
 #define TICK_S        1
 #define LOOK_TICKS    5   /* between two looks at what needs a restart */
 #define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
-#define LEAVE_LOOK_US 10000u
-#define LEAVE_MOST_US 150000000u /* an end that takes longer is not waited for */
-#define TICK_SOON_MS  200        /* until systemd has been told that we are ready */
-#define EXTEND_S      60
+#define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define LACK_PAUSE_NS (100 * 1000 * 1000)
-
-/* systemd */
-
-static void keep_fd(void *ctx, const char *server, int fd)
-{
-    char text[96];
-    (void)ctx;
-    if (fd < 0) {
-        (void)sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=" FD_PREFIX "%s", server);
-        return;
-    }
-    (void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=" FD_PREFIX "%s", server);
-    int r = sd_pid_notify_with_fds(0, 0, text, &fd, 1);
-    if (r < 0)
-        ek_log(EK_LOG_WARNING, "%s: systemd did not keep the listening socket: %s", server,
-               ek_strerror(r));
-}
-
-static void take_kept_fds(const struct fleet *f)
-{
-    char **names = NULL;
-    int n = sd_listen_fds_with_names(1, &names);
-    for (int i = 0; i < n; i++) {
-        int fd = SD_LISTEN_FDS_START + i;
-        bool ours = strncmp(names[i], FD_PREFIX, strlen(FD_PREFIX)) == 0;
-        struct server *s = ours ? fleet_find(f, names[i] + strlen(FD_PREFIX)) : NULL;
-        if (s) {
-            server_give_fd(s, fd);
-            if (s->socket.fd != fd)
-                keep_fd(NULL, s->config->name, -1); /* systemd would listen there for ever; */
-            if (s->socket.fd >= 0)
-                keep_fd(NULL, s->config->name, s->socket.fd); /* all of that name are gone */
-        } else {
-            ek_log(EK_LOG_INFO, "systemd kept a socket '%s' that no server here wants", names[i]);
-            close(fd);
-        }
-        free(names[i]);
-    }
-    free(names);
-}
-
-static bool tried(const struct server *s)
-{
-    uint64_t ends = 0;
-    for (int i = 0; i < CRASH_COUNT; i++)
-        ends += s->ends.exits[i];
-    return ends > 0 || (s->state != SRV_ADOPTING && s->state != SRV_STARTING);
-}
-
-/* Ready is when each server answers, or was tried and failed: that is for its own state to tell. */
-static bool all_tried(const struct fleet *f)
-{
-    for (uint32_t i = 0; i < f->count; i++) {
-        if (!tried(f->servers[i]))
-            return false;
-    }
-    return true;
-}
-
-/* What systemd is told of a server that is not ready: why it ended, if that is among its last four
- * decisions, else the last one. */
-static const char *last_word(const struct server *s, uint64_t since_us)
-{
-    const struct decision *d = NULL;
-    for (uint32_t i = 0; i < 4 && (d = decisions_at(&s->law.decisions, i)); i++) {
-        if (d->reason == REASON_CRASH && d->wall_us >= since_us)
-            return d->why;
-    }
-    d = decisions_at(&s->law.decisions, 0);
-    return d ? d->why : "";
-}
-
-/* Tells systemd what changed; without systemd this does nothing. */
-static void say_status(struct loop *l)
-{
-    const struct server *bad = NULL;
-    uint32_t ready = 0;
-    char text[sizeof(l->said)];
-    for (uint32_t i = 0; i < l->fleet.count; i++) {
-        ready += l->fleet.servers[i]->probe.ready;
-        if (!l->fleet.servers[i]->probe.ready && !bad)
-            bad = l->fleet.servers[i];
-    }
-    const char *why = bad ? last_word(bad, l->fleet.started_wall_us) : "";
-    if (l->fleet.count == 0)
-        (void)snprintf(text, sizeof(text), "No server is configured; evenkeelctl status says how");
-    else if (!bad || l->ending)
-        (void)snprintf(text, sizeof(text), "%u of %u servers ready%s", ready, l->fleet.count,
-                       l->ending ? ", ending" : "");
-    else
-        (void)snprintf(text, sizeof(text), "%u of %u servers ready; %s is %s: %.200s", ready,
-                       l->fleet.count, bad->config->name, server_state_name(bad->state), why);
-    if (strcmp(text, l->said) == 0)
-        return;
-    memcpy(l->said, text, sizeof(text));
-    (void)sd_notifyf(0, "STATUS=%s", text);
-}
-
-static void say_ready(struct loop *l)
-{
-    if (l->said_ready || l->ending)
-        return;
-    if (all_tried(&l->fleet)) {
-        l->said_ready = true;
-        (void)sd_notify(0, "READY=1");
-    } else {
-        (void)sd_notifyf(0, "EXTEND_TIMEOUT_USEC=%llu", EXTEND_S * (unsigned long long)EK_US_PER_S);
-    }
-}
-
-/* Ending */
-
-static void end_if_stopped(const struct fleet *f)
-{
-    for (uint32_t i = 0; i < f->count; i++) {
-        if (f->servers[i]->process.child.pid > 0)
-            return;
-    }
-    (void)sd_event_exit(f->with.event, 0);
-}
 
 /* After each turn of the loop: another evenkeeld may have to go on from here. */
 static int on_turn(sd_event_source *s, void *ctx)
@@ -201,78 +74,9 @@ static void on_stopped(void *ctx)
 {
     struct loop *l = ctx;
     if (l->ending)
-        end_if_stopped(&l->fleet);
+        ending_if_stopped(&l->fleet);
     else /* a server may be inside its own functions now */
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
-}
-
-/* The time by which every server should have its listening socket, 0 = now. One that has just been
- * started, or is about to be, does not have it yet. */
-static uint64_t gives_socket_by(const struct fleet *f, uint64_t since, uint64_t now)
-{
-    uint64_t last = 0;
-    for (uint32_t i = 0; i < f->count; i++) {
-        uint64_t by = server_gives_socket_by(f->servers[i], since, now);
-        last = by > last ? by : last;
-    }
-    return last;
-}
-
-static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
-{
-    struct loop *l = ctx;
-    uint64_t now = ek_now_us();
-    (void)usec;
-    if (l->ending) /* it was told to end meanwhile, with its servers or without them */
-        return 0;
-    if (now < gives_socket_by(&l->fleet, l->leave_us, now) && now < l->leave_us + LEAVE_MOST_US) {
-        (void)sd_event_source_set_time(source, now + LEAVE_LOOK_US);
-        return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
-    }
-    l->ending = true;
-    ek_log(EK_LOG_NOTICE, "ending for the next evenkeeld; the servers go on");
-    return sd_event_exit(l->fleet.with.event, EK_EXIT_RESTART);
-}
-
-/* The next evenkeeld takes over at once: systemd starts it for this exit code. */
-static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
-{
-    struct loop *l = ctx;
-    (void)s;
-    (void)si;
-    if (l->ending || l->leave_us)
-        return 0;
-    uint64_t now = ek_now_us(), by = gives_socket_by(&l->fleet, now, now);
-    l->leave_us = now;
-    if (by > now)
-        ek_log(EK_LOG_NOTICE,
-               "a server is being started that does not have its listening socket yet; ending for "
-               "the next evenkeeld when it has, in %.0f s at most",
-               (double)LEAVE_MOST_US / 1e6);
-    return sd_event_add_time(l->fleet.with.event, NULL, CLOCK_MONOTONIC, now, 1000, on_leave, l);
-}
-
-static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
-{
-    struct loop *l = ctx;
-    (void)s;
-    bool leave = l->fleet.config->leave_servers || strcmp(l->fleet.config->on_stop, "leave") == 0;
-    if (l->ending) {
-        ek_log(EK_LOG_WARNING, "told again to end: the servers are ended without a drain");
-        for (uint32_t i = 0; i < l->fleet.count; i++)
-            (void)child_signal(&l->fleet.servers[i]->process.child, SIGTERM); /* gone is as good */
-        return 0;
-    }
-    l->ending = true;
-    (void)sd_notify(0, "STOPPING=1");
-    ek_log(EK_LOG_INFO, "signal %u: %s", si->ssi_signo,
-           leave ? "ending; the servers go on" : "draining the servers, then ending");
-    if (leave)
-        return sd_event_exit(l->fleet.with.event, 0);
-    for (uint32_t i = 0; i < l->fleet.count; i++)
-        server_stop(l->fleet.servers[i]);
-    end_if_stopped(&l->fleet);
-    return 0;
 }
 
 /* Processes whose end is waited for here, by their pidfd. */
@@ -316,12 +120,12 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
 
 /* Reading the configuration again */
 
-static int reload(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text), void *cb_ctx,
-                  char *text, size_t size)
+static int loop_reload(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text),
+                       void *cb_ctx, char *text, size_t size)
 {
     struct loop *l = ctx;
     int r = reload_begin(l, cb, cb_ctx, text, size);
-    say_status(l);
+    notify_status(l);
     return r;
 }
 
@@ -330,7 +134,7 @@ static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void
     char text[640];
     (void)s;
     (void)si;
-    (void)reload(ctx, NULL, NULL, text, sizeof(text)); /* it has logged why */
+    (void)loop_reload(ctx, NULL, NULL, text, sizeof(text)); /* it has logged why */
     return 0;
 }
 
@@ -353,8 +157,8 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct loop *l = ctx;
     (void)usec;
-    say_ready(l);
-    say_status(l);
+    notify_ready(l);
+    notify_status(l);
     if (l->ticks++ % LOOK_TICKS == 0) {
         for (uint32_t i = 0; i < l->fleet.count; i++)
             server_look_changes(l->fleet.servers[i]);
@@ -379,8 +183,8 @@ int loop_signals(int how)
 
 static int add_sources(struct loop *l)
 {
-    const sd_event_signal_handler_t handlers[] = {on_end, on_end, on_reload, on_hand_over,
-                                                  on_child};
+    const sd_event_signal_handler_t handlers[] = {ending_on_signal, ending_on_signal, on_reload,
+                                                  ending_on_hand_over, on_child};
     int r = loop_signals(SIG_BLOCK); /* sd-event wants it */
     for (size_t i = 0; r >= 0 && i < sizeof(signals) / sizeof(signals[0]); i++)
         r = sd_event_add_signal(l->fleet.with.event, NULL, signals[i], handlers[i], l);
@@ -487,9 +291,9 @@ static int loop_begin(struct loop *l)
     l->fleet.with.boot = boot_id();
     l->fleet.with.journal = getenv("JOURNAL_STREAM") != NULL;
     l->fleet.with.stopped = on_stopped;
-    l->fleet.with.keep_fd = keep_fd;
+    l->fleet.with.keep_fd = notify_keep_fd;
     l->fleet.with.peers_ready = peers_ready;
-    l->fleet.with.reload = reload;
+    l->fleet.with.reload = loop_reload;
     l->fleet.with.debug = debug;
     l->fleet.with.ctx = l;
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */
@@ -600,11 +404,11 @@ int loop_run(struct config *config, int argc, char **argv)
         reload_note_unused(l.fleet.config);
         past_load(&l.fleet.with, l.fleet.servers, l.fleet.count, true);
         past_watch(&l.fleet.with, "begin");
-        take_kept_fds(&l.fleet);
+        notify_take_kept_fds(&l.fleet);
         for (uint32_t i = 0; i < l.fleet.count; i++)
             server_begin(l.fleet.servers[i]);
-        say_ready(&l);
-        say_status(&l);
+        notify_ready(&l);
+        notify_status(&l);
         r = loop_go(&l);
         if (r < 0)
             ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));

@@ -97,7 +97,7 @@ static int replay_setup(const struct config *c, struct replay_setup *ret_setup)
     return 0;
 }
 
-static int replay(const struct config *c)
+static int main_replay(const struct config *c)
 {
     struct replay_setup setup;
     struct ek_fault fault = {0};
@@ -136,7 +136,7 @@ static int print_and_end(struct config *c)
     if (c->print_reasons)
         return evenkeeld_print(reasons_print(c->print_reasons, &out), &out);
     if (c->replay)
-        return replay(c);
+        return main_replay(c);
     if (c->check_config)
         return print_check(c);
     return dryrun(c);

@@ -27,7 +27,7 @@
 
 #define ASK_MS 20000u
 
-static bool same(const char *a, const char *b)
+static bool reload_same(const char *a, const char *b)
 {
     return strcmp(a, b) == 0;
 }
@@ -35,13 +35,13 @@ static bool same(const char *a, const char *b)
 /* NULL is a text of its own. */
 static bool same_text(const char *a, const char *b)
 {
-    return a && b ? same(a, b) : a == b;
+    return a && b ? reload_same(a, b) : a == b;
 }
 
 static bool same_list(const struct ek_strings *a, const struct ek_strings *b)
 {
     for (size_t i = 0; i < a->count && i < b->count; i++) {
-        if (!same(a->at[i], b->at[i]))
+        if (!reload_same(a->at[i], b->at[i]))
             return false;
     }
     return a->count == b->count;
@@ -50,8 +50,8 @@ static bool same_list(const struct ek_strings *a, const struct ek_strings *b)
 /* The key that cannot change while the server runs; NULL when none differs. */
 static const char *fixed_key(const struct server_config *a, const struct server_config *b)
 {
-    return !same(a->engine, b->engine)                        ? "engine"
-           : !same(a->host, b->host)                          ? "host"
+    return !reload_same(a->engine, b->engine)                 ? "engine"
+           : !reload_same(a->host, b->host)                   ? "host"
            : a->port != b->port                               ? "port"
            : !same_text(a->control_socket, b->control_socket) ? "control_socket"
            : !same_text(a->attach, b->attach)                 ? "attach"
@@ -65,8 +65,9 @@ static const char *unchangeable(const struct fleet *f, const struct config *fres
                                 size_t size)
 {
     const struct config *old = f->config;
-    if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
-        !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
+    if (!reload_same(old->run_dir, fresh->run_dir) ||
+        !reload_same(old->state_dir, fresh->state_dir) ||
+        !reload_same(old->socket, fresh->socket) || !reload_same(old->listen, fresh->listen))
         return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
     if (!same_list(&old->restart_peers, &fresh->restart_peers))
         return "restart_peers needs a restart of evenkeeld";
@@ -90,7 +91,7 @@ static const char *unchangeable(const struct fleet *f, const struct config *fres
 }
 
 /* Room for the servers that are new, and for the configuration that may have to be kept. */
-static int make_room(struct loop *l, const struct config *fresh)
+static int reload_make_room(struct loop *l, const struct config *fresh)
 {
     size_t servers = l->fleet.count + fresh->count + 1, retired = l->retired_count + 1;
     struct server **more = realloc(l->fleet.servers, servers * sizeof(struct server *));
@@ -186,7 +187,7 @@ static int reload_apply(struct loop *l, struct config *fresh, char *text, size_t
     char said[320];
     const char *why =
         l->ending ? "evenkeeld is ending" : unchangeable(&l->fleet, fresh, said, sizeof(said));
-    int r = why ? -EBADMSG : make_room(l, fresh);
+    int r = why ? -EBADMSG : reload_make_room(l, fresh);
     if (r == 0)
         r = make_new(&l->fleet, fresh, added, &count);
     if (r < 0) {
@@ -238,7 +239,7 @@ static void reload_finish(struct loop *l, int r, const char *text)
 static bool same_command(char *const *a, char *const *b)
 {
     size_t i = 0;
-    while (a && b && a[i] && b[i] && same(a[i], b[i]))
+    while (a && b && a[i] && b[i] && reload_same(a[i], b[i]))
         i++;
     return a && b && !a[i] && !b[i];
 }

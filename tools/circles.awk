@@ -1,9 +1,7 @@
 # Modules that include each other: awk -f tools/circles.awk FILE...
 #
 # A module is x.c with x.h; an x_part.h with its x_part.c beside an x.h is a part of it. When A's files include
-# B's header, A depends on B; where B leads back to A the include is printed. One that is named in
-# `known` ("A B", a line each) does not count, and has to leave that list when it is in no circle any
-# more: the list only becomes shorter.
+# B's header, A depends on B; where B leads back to A the include is printed.
 function stem(path) {
     sub(/\.[a-z]+$/, "", path)
     return path
@@ -63,30 +61,15 @@ BEGIN {
     for (i = 1; i < ARGC; i++)
         if (ARGV[i] ~ /\.c?uh$|\.h$/)
             header[stem(ARGV[i])] = 1
-    n = split(known, line, "\n")
-    for (i = 1; i <= n; i++)
-        if (split(line[i], p, " ") == 2)
-            pardon[p[1] " " p[2]] = 1
 }
 /^#include "/ {
     split($0, part, "\"")
     from = module(FILENAME)
     to = module(part[2])
-    if (from != to) {
-        all[from " " to] = FILENAME
-        if (!((from " " to) in pardon))
-            edge[from " " to] = FILENAME
-    }
+    if (from != to)
+        edge[from " " to] = FILENAME
 }
 END {
-    trim(all)
-    for (e in pardon) {
-        split(e, p, " ")
-        if (!(e in all) || !leads(all, p[2], p[1])) {
-            print "tools/layers.sh: " e ": in no circle any more, take it off the list"
-            bad = 1
-        }
-    }
     trim(edge)
     for (e in edge) {
         split(e, p, " ")

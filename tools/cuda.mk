@@ -50,7 +50,7 @@ $(B)/cuda/images: FORCE
 	@mkdir -p $(@D)
 	@echo "$(CUDA_IMAGES)" | cmp -s - $@ || echo "$(CUDA_IMAGES)" >$@
 $(B)/cuda/images.c: $(B)/cuda/images $(FATBINS)
-	@{ echo '#include "kernels/cuda/cuda.h"'; \
+	@{ echo '#include "kernels/cuda/kernels.h"'; \
 	  for f in $(notdir $(FATBINS:.fatbin=)); do \
 	    printf '__asm__(".section .rodata; .balign 64; ek_image_%s: ' $$f; \
 	    printf '.incbin \\"%s\\"; .previous");\n' $(abspath $(B))/kernels/cuda/$$f.fatbin; \

@@ -81,13 +81,9 @@ FNR == 1 {
 }
 END { exit bad }' $(find common kernels server supervisor \
     -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh') || bad=1
-# Modules that still include each other (tools/circles.awk): this list only becomes shorter.
-known='
-kernels/cuda/cuda kernels/cuda/offload
-kernels/cuda/gemv kernels/cuda/packed
-'
+# Modules that include each other.
 # shellcheck disable=SC2046
-awk -v known="$known" -f tools/circles.awk $(find common kernels server supervisor \
+awk -f tools/circles.awk $(find common kernels server supervisor \
     -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh') || bad=1
 # HTTP belongs to server/net: server/api reads and writes JSON, and knows no connection.
 # shellcheck disable=SC2013 # names without spaces
@@ -102,6 +98,30 @@ for f in supervisor/law/*.[ch] supervisor/engines/*.[ch]; do
         bad=1
     fi
 done
+# A backtrace tells where it is by names alone: a static function that another file has, too, has its
+# module's name in front. Names of two words and more may stand in three files.
+# shellcheck disable=SC2046 # names without spaces
+awk '/^static / {
+        line = $0
+        gsub(/__attribute__\(\([^)]*\)?\)\) */, "", line)
+        if (match(line, /^static [^=;(]*[ *][a-z_0-9]+\(/)) {
+            name = substr(line, 1, RLENGTH - 1)
+            sub(/.*[ *]/, "", name)
+            if (!((name, FILENAME) in seen)) {
+                seen[name, FILENAME] = 1
+                files[name] = files[name] " " FILENAME
+                count[name]++
+            }
+        }
+    }
+    END {
+        for (name in count)
+            if (count[name] > (name ~ /_/ ? 3 : 1)) {
+                print "static " name "() stands in" files[name]
+                bad = 1
+            }
+        exit bad
+    }' $(find common kernels server supervisor -name '*.[ch]') || bad=1
 # A source file says first what it is for and who calls it.
 # shellcheck disable=SC2046 # names without spaces
 awk 'FNR == 1 { if ($0 !~ /^\/\*/) { print FILENAME ": begins without a comment"; bad = 1 } nextfile }

@@ -8,8 +8,8 @@
  */
 #pragma once
 
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/num.h"
 
 /* Numbers k and k + 1 (k even) of all columns. */
 static inline __attribute__((always_inline)) void

@@ -7,8 +7,8 @@
 #include <math.h>
 
 #include "kernels/cpu/expand.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/round8.h"
+#include "kernels/num.h"
 
 static void ref_gemm(const struct cpu_gemm *g)
 {

@@ -17,9 +17,9 @@
 #include <string.h>
 
 #include "kernels/cpu/expand.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/round8.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/num.h"
 
 #define INLINE  static inline __attribute__((always_inline))
 #define HALVES  (16 / VW)

@@ -67,7 +67,7 @@ static void relax(void)
 #endif
 }
 
-static void await(struct word *w, uint32_t old, uint32_t spins)
+static void pool_await(struct word *w, uint32_t old, uint32_t spins)
 {
     for (uint32_t i = 0; i < spins; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
@@ -92,7 +92,7 @@ void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ct
     uint32_t phase = atomic_load_explicit(&p->phase.value, memory_order_acquire);
 
     if (p->threads > 1 && atomic_fetch_add(&p->arrived, 1) + 1 < p->threads) {
-        await(&p->phase, phase, atomic_load_explicit(&p->spins, memory_order_relaxed));
+        pool_await(&p->phase, phase, atomic_load_explicit(&p->spins, memory_order_relaxed));
         return;
     }
     if (last)
@@ -140,7 +140,7 @@ static void *member_main(void *arg)
     (void)pthread_setname_np(pthread_self(), "compute"); /* for top and debuggers */
     pin(p, m->index);
     for (;;) {
-        await(&p->generation, seen, atomic_load_explicit(&p->spins, memory_order_relaxed));
+        pool_await(&p->generation, seen, atomic_load_explicit(&p->spins, memory_order_relaxed));
         seen++; /* the next generation begins only after the barrier below */
         if (p->stop)
             return NULL;

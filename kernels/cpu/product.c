@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/product.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 _Static_assert(CPU_K_CHUNK % CPU_K_STEP == 0, "sums are continued");

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 
 /* A largest element below this is 0: its inverse might not be finite. */
 #define ROUND8_LEAST 1e-30f

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 /* cos and sin of a row, [count] each, times the table's factor. */

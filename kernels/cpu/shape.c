@@ -36,7 +36,7 @@ static bool serves(const struct ek_op *op, uint32_t index)
 
 /* Whether a weight of 8 or 4 bits can be kept as such: only products know it, and embeddings that
  * are tied to one. */
-static bool kept(const struct ek_graph *g, uint32_t index)
+static bool cpu_shape_kept(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
 
@@ -73,7 +73,7 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
     bool ok = stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++)
         ok = ok && (g->weights[i].quantized || stored(g->weights[i].source)) &&
-             (stored(g->weights[i].dtype) || kept(g, i));
+             (stored(g->weights[i].dtype) || cpu_shape_kept(g, i));
     if (ok && g->kv_i8 && g->head_dim > CPU_QUAD_DIM_MOST) {
         ek_fault_set(fault, "kv-cache-dtype",
                      "Keys of %u elements cannot be kept in int8, which goes up to %u: use "

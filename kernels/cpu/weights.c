@@ -9,10 +9,10 @@
 
 #include "common/err.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/weights.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define SOME 128u /* elements of a row that are converted and placed together; even */
@@ -49,7 +49,7 @@ static uint32_t part_of(const struct ek_weight *s, uint32_t *row)
 }
 
 /* n elements that lie `step` apart, one after the other to `room`. */
-static void gather(const char *from, size_t elem, uint32_t step, uint32_t n, char *room)
+static void weights_gather(const char *from, size_t elem, uint32_t step, uint32_t n, char *room)
 {
     for (uint32_t i = 0; i < n; i++)
         memcpy(room + i * elem, from + (size_t)i * step * elem, elem);
@@ -90,7 +90,7 @@ static const char *elements(const struct weight_pack *p, enum ek_dtype to, uint3
     const char *from = p->files->file[s->part[part].file].data;
     from += s->part[part].offset_bytes + ek_weight_element(s, row, k) * elem;
     if (s->row_step > 0) {
-        gather(from, elem, s->col_step, n, (char *)some);
+        weights_gather(from, elem, s->col_step, n, (char *)some);
         convert(s->source, to, (const char *)some, n, room);
         return (const char *)room;
     }

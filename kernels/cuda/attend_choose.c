@@ -8,6 +8,8 @@
  *
  * EVENKEEL_WGMMA=off takes ek_attend_tile_* always, =on takes wgmma without a trial.
  */
+#include "kernels/cuda/attend_choose.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -18,8 +20,10 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cpu/num.h"
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/num.h"
 
 enum {
     CONTEXT = 300, /* positions: three tiles of either kernel, the last one not full */

@@ -8,6 +8,8 @@
  * third slower), copies ahead to shared memory of keys and values (15 us a layer against 22 for 1
  * sequence, but 446 against 336 for 256) and of weights (a decode of 8 17 % slower).
  */
+#include "kernels/cuda/choices.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

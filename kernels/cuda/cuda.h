@@ -4,7 +4,8 @@
  * how many bytes everything takes, load.c uploads weights, kv.c owns the pools, program.c turns the
  * operation list into launches, step.c packs a step and runs it, graph.c records decode steps,
  * rank.c and group.c let several cards compute one model. offload.c chooses weights that stay in
- * host memory, stream.c brings them to the card when a step needs them.
+ * host memory, stream.c brings them to the card when a step needs them. Each declares its functions
+ * in a header of its own; here is what they share, the device.
  *
  * Everything on the device lies in four places, all taken at start: weights (and two buffers for
  * those in host memory), one arena (values, logits, step, results, scratch), the KV pool and the
@@ -25,21 +26,13 @@
 #include "kernels/cuda/args_latent.h"
 #include "kernels/cuda/args_recur.h"
 #include "kernels/cuda/driver.h"
-#include "kernels/cuda/offload.h"
+#include "kernels/cuda/shape.h"
 
-#define CUDA_ALIGN       256u          /* of every array */
-#define CUDA_MOST_SPLITS 1024u         /* parts of contexts in one step, besides one per row */
-#define CUDA_TILE_PAIRS  32768u        /* rows and heads with results of parts of tiles' contexts */
 #define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
 #define CUDA_BUCKETS     29u           /* sizes of recorded decode steps below the most */
-#define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
-#define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
-#define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
 #define CUDA_PACKED_ROWS 32u           /* rows whose products read packed numbers 16 at a time */
 #define CUDA_SKINNY_ROWS 64u           /* of plain weights: choices.skinny */
 #define CUDA_ROUNDED_F8  89            /* compute capability from which inputs become E4M3 */
-#define CUDA_FUSED_MOST  512u          /* most whose products expand them in registers */
-#define CUDA_PANEL_ROWS  65536u        /* of it at most; at least 128 */
 
 /* Those of products come in a row, by enum cu_form. */
 enum cuda_kernel {
@@ -108,72 +101,6 @@ enum cuda_kernel {
     K_LATENT,
     K_LATENT_PLAIN,
     CUDA_KERNELS
-};
-
-struct cuda_weight {
-    size_t at, bytes; /* in the weight memory, or in its item; with scales and zeros */
-    size_t row_bytes;
-    uint32_t stride; /* elements from row to row; behind the last column are zeros */
-    bool vector;     /* f32, as it is */
-    bool rounds;     /* its products round their inputs to 8 bits */
-    uint32_t item;   /* 0 = on the card, else which in host memory */
-    struct cu_packing packing;
-    size_t block_at; /* scales of blocks of 128 rows, for cuBLASLt; 0 = it has none */
-};
-
-/* What a layer of the KV cache has of a block: K of all heads [head][position][dim], then the same
- * of V where there is one. Of int8 the numbers are stored plus 128, and behind those of K, and of
- * V, lie their scales f32 [head][position]. */
-struct cuda_cells {
-    size_t at, bytes;   /* in the block */
-    size_t plane_bytes; /* of K with its scales */
-    size_t scale_at;    /* where in a plane those begin; 0 = there are none */
-};
-
-struct cuda_value {
-    size_t at; /* in the arena */
-    uint32_t stride;
-    enum ek_dtype dtype;
-};
-
-/* Where everything lies. Pure: from graph and ceilings. */
-struct cuda_shape {
-    uint32_t block_shift, rows, logit_rows; /* rows: of a value, rounded up for products */
-    uint32_t logit_stride, mask_words;
-    uint32_t most_items, most_tiles, tile_rows; /* tile_rows: of a sequence in one tile; 0 = the
-                                                   plain kernel attends */
-    uint32_t row_groups;                        /* of a KV head's query heads in decode */
-    uint32_t head_most; /* 64, 128 or 256: which kernels attend in layers of heads up to that; */
-    bool wide;          /* and some layers have larger ones */
-    uint32_t row_units; /* blocks of decode that a part of a context keeps busy in the layers that
-                           read most */
-    uint32_t latent_groups; /* of heads, each of which a block of latent attention takes; 0 = it is
-                               plain, or there is none */
-    size_t weight_bytes, arena_bytes, zeroed_bytes;
-    struct cuda_offload offload;
-    size_t host_bytes, stream_bytes, slot_bytes; /* in host memory; of them copied in each step; of
-                                                    one of the buffers that they are copied to */
-    size_t block_bytes;                          /* of the KV cache, all layers */
-    size_t step_bytes, result_bytes, mask_bytes; /* of the staging buffers, too */
-    size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
-    size_t pairs;         /* of rows and experts; 0 without mixtures of experts */
-    uint32_t expert_rows; /* whose experts are computed together, */
-    size_t pair_most;     /* and what the arena would grow by if those of all rows were */
-    uint32_t inner_stride, out_stride;
-    size_t route_at, order_at, from_at, inner_at, out_at;
-    size_t word_at, adjusted_at, piece_at, draw_at, partial_at, counter_at, space_at;
-    uint32_t most_tile_parts; /* of contexts of tiles, of either kernel */
-    size_t tile_partial_at, tile_counter_at;
-    size_t panel_at; /* scratch for a panel of a packed weight, or for parts of sums */
-    size_t rounded_at, row_scale_at; /* of the product at hand, where some round their inputs */
-    bool rounds, rounds_f8;          /* to int8, to E4M3 */
-    size_t arrived_at;               /* how many parts of each tile of a fused product are done */
-    bool forms[CU_FORMS];            /* which products have */
-    bool expert_forms[CU_FORMS];     /* which experts have */
-    uint32_t part_stride; /* of ranks: the logits of one, those of all as they come, squares */
-    size_t part_at, gather_at, square_at;
-    size_t state_bytes; /* of a sequence's recurrent state */
-    size_t said_at;     /* what rows say of its heads, of the operation at hand */
 };
 
 /* Weights in host memory that an operation reads together. */
@@ -354,186 +281,11 @@ struct ek_device {
     _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us, stream_rows;
 };
 
-/* shape.c. take() takes count * size bytes at the end of a memory of *sum bytes; it sticks at
- * SIZE_MAX on overflow. */
-size_t cuda_shape_take(size_t *sum, size_t count, size_t size);
-int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault);
-/* weights, values, rope_at may be NULL (only sizes wanted). -EOVERFLOW, -ENOMEM. */
-int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
-                  struct cuda_weight *weights, struct cuda_value *values, size_t *rope_at);
-/* -EBADMSG with a fault when weights were to stay in host memory and that frees nothing. */
-int cuda_shape_offload(const struct ek_plan_request *q, const struct cuda_shape *s,
-                       struct ek_fault *fault);
-/* How many rows of a packed weight with so many columns are expanded together. */
-uint32_t cuda_panel_rows(uint32_t cols);
-/* In how many parts of k a fused product with such a weight is computed. */
-uint32_t cuda_fused_parts(uint32_t n, uint32_t k, uint32_t form);
-
-/* shape_attend.c: what attention and the cache need of the memories; a layer's part of a block. */
-void cuda_shape_attend(const struct ek_plan_request *q, struct cuda_shape *s);
-struct cuda_cells cuda_cells_of(const struct ek_graph *g, uint32_t block_size, uint32_t layer);
-
-/* weights.c: how a weight is kept on the device, without `at`. */
-struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index);
-/* Whether nothing is multiplied with it: f32, as vectors are, even where experts have a row each.
- */
-bool cuda_is_bias(const struct ek_graph *g, uint32_t index);
-
-/* images.c or the tests' stand-in: kernels as the build made them. */
-struct cuda_image {
-    const void *data;
-    const char *name;
-};
-extern const struct cuda_image cuda_images[]; /* data NULL ends the list */
-
-/* kernels.c: -ENODEV with a fault when the images do not fit the card. Names depend on the dtype
- * and head size, so it comes with the graph. */
-int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault);
-void cuda_kernels_unload(struct ek_device *d);
-/* What a kernel is called for the graph; the dynamic shared memory of its launches. */
-uint32_t cuda_kernel_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size);
-int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y, uint32_t threads,
-                void *args);
-
-/* times.c: what EVENKEEL_CUDA_TIMES asks for: on stderr, when the device is closed, how long each
- * kernel took, launched one after the other (no graphs, no overlap). NULL: it does not. mark()
- * comes behind each launch, with its kernel or, CUDA_KERNELS for cuBLASLt, and two numbers that
- * tell its size; begin() before the first of a step. */
-struct cuda_times *cuda_times_open(struct ek_device *d);
-void cuda_times_close(struct ek_device *d);
-int cuda_times_begin(struct ek_device *d);
-int cuda_times_mark(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y);
-
-/* load.c: weights and rope tables to the device. */
-int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
-                      ek_progress_fn progress, void *ctx, struct ek_fault *fault);
-
-/* stream.c. open() takes host memory and buffers; -ENOMEM with a fault when memory cannot be had or
- * pinned. begin() before the first launch of a step; await() before and leave() after the one that
- * reads an item; settle() when a step was given up. time() copies some to see how long that takes.
- */
-int cuda_stream_open(struct ek_device *d, struct ek_fault *fault);
-void cuda_stream_close(struct ek_device *d);
-int cuda_stream_begin(struct ek_device *d, uint32_t rows);
-int cuda_stream_await(struct ek_device *d, uint32_t item);
-int cuda_stream_leave(struct ek_device *d, uint32_t item);
-int cuda_stream_settle(struct ek_device *d);
-int cuda_stream_time(struct ek_device *d, uint64_t *ret_us); /* of a step's copies; 0 = not known */
-
-/* kv.c */
-/* Before it: as ek_backend.kv_host(). */
-int cuda_kv_host(struct ek_device *d, void *at);
-int cuda_kv_open(struct ek_device *d, const struct ek_kv_params *p);
-int cuda_kv_resize(struct ek_device *d, uint32_t blocks);
-void cuda_kv_close(struct ek_device *d);
-int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to);
-int cuda_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from);
-/* Whether a step's copies name blocks that there are: 0 or -EBADMSG. Then enqueues them. */
-int cuda_kv_copies_check(const struct ek_device *d, const struct ek_step *step);
-int cuda_kv_copies(struct ek_device *d, const struct ek_step *step, cu_handle stream);
-
-/* choices.c: what the environment asks for, before all else of a load: empties d->note, to which a
- * sentence goes for what it does not know. And another sentence behind what is there. */
-void cuda_choices_read(struct ek_device *d);
-__attribute__((format(printf, 2, 3))) void cuda_note(struct ek_device *d, const char *format, ...);
-
-/* swap.c: block copies before or beside computing. begin() enqueues those of a step before its
- * forward (-EBADMSG: nothing was), end() before its end; settle() waits for them when the step was
- * given up. `other` is the flight of the step before. */
-int cuda_swap_open(struct ek_device *d);
-void cuda_swap_close(struct ek_device *d);
-int cuda_swap_begin(struct ek_device *d, struct cuda_flight *f, const struct cuda_flight *other,
-                    const struct ek_step *step);
-int cuda_swap_end(struct ek_device *d, const struct cuda_flight *f);
-int cuda_swap_settle(struct ek_device *d);
-/* Whether a forward reads or writes a block of the card that the copies of a step do; pure. Blocks
- * hold 1 << shift positions; `work` has room for two numbers for each copy. */
-bool cuda_swap_meets(const struct ek_step *copies, const struct ek_step *forward, uint32_t shift,
-                     uint32_t *work);
-
-/* states.c: recurrent states. open() with the pool: EK_EDEVMEM; -EINVAL when there are fewer than
- * sequences. check(): -EBADMSG when two of a step have the same. */
-int cuda_states_open(struct ek_device *d, uint32_t states);
-void cuda_states_close(struct ek_device *d);
-int cuda_states_check(struct ek_device *d, const struct ek_step *step);
-int cuda_state_copy(struct ek_device *d, uint32_t from, uint32_t to); /* enqueued */
-int cuda_state_read(struct ek_device *d, uint32_t state, void *to);
-int cuda_state_write(struct ek_device *d, uint32_t state, const void *from);
-
-/* program_recur.c: why it cannot compute an operation, NULL = it can or does not have it; floats
- * that a row says of the heads of an operation, at most. */
-const char *cuda_recur_refuse(const struct ek_op *op);
-uint32_t cuda_recur_said(const struct ek_graph *g);
-
-/* program_latent.c: why it cannot compute an operation, NULL = it can or does not have it; into how
- * many groups all latent attentions of a graph divide their heads, and heads of one; 0 = the plain
- * kernel attends. */
-const char *cuda_latent_refuse(const struct ek_op *op);
-uint32_t cuda_latent_groups(const struct ek_graph *g, uint32_t *ret_each);
-
-/* program.c: `tiles` and `items` of attention; latent attention has only tiles. */
-int cuda_program_make(struct ek_device *d);
-int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
-                     uint32_t items);
-
-/* product.c: one product for so many rows, by the kernels that are fastest; and up to how many rows
- * that is a fused one on a card of this compute capability, with cuBLASLt beside it or without. */
-int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows);
-/* The same of a product and the activation behind it, which takes all that it stores: whether few
- * enough rows are done so, and by one launch. */
-bool cuda_product_joins(const struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows);
-int cuda_product_glu(struct ek_device *d, const struct cu_gemm_args *a,
-                     const struct cu_rows_args *glu, uint32_t rows);
-uint32_t cuda_fused_rows(int capability, bool lt);
-/* Up to how many rows products of E4M3 are left to the own kernels. */
-uint32_t cuda_e4m3_rows(int capability, bool lt);
-
-/* lt.c: cuBLASLt, if it is there and wanted; NULL else. */
-struct cuda_lt *cuda_lt_open(struct ek_device *d);
-void cuda_lt_close(struct cuda_lt *lt);
-/* 1 when it was enqueued, 0 when the own kernel has to do it, a code. */
-int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
-/* The same of inputs that were rounded to E4M3, g->scale_stride rows of scales apart: as many as
- * this says, 0 = it does not do that. */
-uint32_t cuda_lt_e4m3_rows(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
-int cuda_lt_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
-
-/* attend_choose.c: sets attend_tile and tile_rows, after a trial where it chooses wgmma; before any
- * weight is loaded. EK_EDEVICE with a fault when the card fails in that. Then what they are. */
-int cuda_attend_choose(struct ek_device *d, struct ek_fault *fault);
-const char *cuda_attend_name(const struct ek_device *d);
-
-/* step.c */
-int cuda_step_forward(struct ek_device *d, const struct ek_step *step);
-int cuda_step_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks);
-int cuda_step_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
-                   uint64_t timeout_us);
-bool cuda_step_idle(const struct ek_device *d);
-
-/* rank.c: the same as calls that return before the work is enqueued. begin() meets the other ranks;
- * the arena and the flights are there. */
-int cuda_rank_begin(struct ek_device *d, struct ek_fault *fault);
-void cuda_rank_end(struct ek_device *d);
-int cuda_rank_forward(struct ek_device *d, const struct ek_step *step);
-int cuda_rank_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks);
-int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
-                   uint64_t timeout_us);
-
-/* room.c: what is free of a card without a context, or 0; what the pool may take of d->plan.share,
- * at the end of a load: records what steps of decode need, and measures. */
-#define CUDA_LATER (128ull << 20) /* of what the driver and libraries take after the measure */
-size_t cuda_room_found(const struct cu_driver *cu, int device, size_t total_bytes);
-int cuda_room_measure(struct ek_device *d);
-
-/* graph.c: runs a decode step of so many rows, recorded where that can be. */
-int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t items);
-void cuda_graphs_free(struct ek_device *d);
-/* Records the steps of all buckets before there is one. Those that cannot be are tried again in
- * their steps; ret_all: all were. Not for one of several ranks, which would wait for one another.
- */
-int cuda_graphs_record(struct ek_device *d, bool *ret_all);
-uint32_t cuda_bucket_rows(const struct ek_device *d,
-                          uint32_t bucket); /* rising; 0 behind the last */
+/* Whether no step is on its way. */
+static inline bool cuda_step_idle(const struct ek_device *d)
+{
+    return d->flight[0].state == CUDA_FREE && d->flight[1].state == CUDA_FREE;
+}
 
 static inline cu_ptr cuda_arena(const struct ek_device *d, size_t at)
 {

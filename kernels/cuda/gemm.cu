@@ -6,9 +6,9 @@
  *   ek_gemm_*   more rows, where cuBLASLt is not used: tiles of 128 x 128, mma (tile.cuh).
  *   ek_gemm_f32 f32: plain, for small models and comparison; reads packed weights, too.
  *
- * Packed weights of 16-bit models: packed.cu. Rows of x lie a multiple of 128 elements apart, those
- * of plain w of 32, and what lies behind column k is zero in both (planned so in shape.c), so k is
- * rounded up to 32 and has no tail.
+ * Packed weights of 16-bit models: gemv_packed.cu. Rows of x lie a multiple of 128 elements apart,
+ * those of plain w of 32, and what lies behind column k is zero in both (planned so in shape.c), so
+ * k is rounded up to 32 and has no tail.
  */
 #include "kernels/cuda/tile.cuh"
 

@@ -6,11 +6,14 @@
  * be recorded (no memory, a library that will not) runs launch by launch, as before. Of several
  * ranks all record a step or none does: what is summed in it is summed by all in the same way.
  */
+#include "kernels/cuda/graph.h"
+
 #include <errno.h>
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/program.h"
 
 /* Few at the small end, where steps differ most in what they cost. */
 static const uint16_t buckets[CUDA_BUCKETS] = {1,   2,   4,   8,   12,  16,   24,   32,   48,  64,
@@ -36,7 +39,7 @@ uint32_t cuda_bucket_rows(const struct ek_device *d, uint32_t bucket)
     return bucket < CUDA_BUCKETS && buckets[bucket] < most ? buckets[bucket] : most;
 }
 
-static uint32_t bucket_of(const struct ek_device *d, uint32_t rows)
+static uint32_t graph_bucket_of(const struct ek_device *d, uint32_t rows)
 {
     for (uint32_t b = 0; cuda_bucket_rows(d, b) > 0; b++)
         if (rows <= cuda_bucket_rows(d, b))
@@ -92,7 +95,7 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
 
 int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t items)
 {
-    uint32_t b = d->records ? bucket_of(d, rows) : UINT32_MAX;
+    uint32_t b = d->records ? graph_bucket_of(d, rows) : UINT32_MAX;
 
     if (b != UINT32_MAX && d->seen[b] == 1) {
         d->seen[b] = 2;

@@ -64,7 +64,7 @@ struct ek_group {
     struct nccl_end end[];
 };
 
-static struct nccl_end *end_of(struct ek_group *g, uint32_t rank)
+static struct nccl_end *group_end_of(struct ek_group *g, uint32_t rank)
 {
     return &g->end[rank - g->first];
 }
@@ -189,12 +189,12 @@ static int cuda_group_ask(struct ek_group *g, struct nccl_end *e)
 
 int cuda_group_state(struct ek_group *g, uint32_t rank)
 {
-    int r = cuda_group_ask(g, end_of(g, rank));
+    int r = cuda_group_ask(g, group_end_of(g, rank));
     return r == -EAGAIN ? 0 : r;
 }
 
 /* Until the last call has begun. */
-static int await(struct ek_group *g, struct nccl_end *e, uint64_t deadline_us)
+static int group_await(struct ek_group *g, struct nccl_end *e, uint64_t deadline_us)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     uint64_t begin = ek_now_us(), last = begin, waited = 0;
@@ -320,8 +320,8 @@ void cuda_group_free(struct ek_group *g)
 
 /* ---- what ranks do ---- */
 
-static int say(const struct ek_group *g, uint32_t rank, int result, const char *last,
-               struct ek_fault *fault)
+static int group_say(const struct ek_group *g, uint32_t rank, int result, const char *last,
+                     struct ek_fault *fault)
 {
     if (fault && !fault->msg[0])
         ek_fault_write(fault, "tensor-parallel-size",
@@ -335,7 +335,7 @@ static int say(const struct ek_group *g, uint32_t rank, int result, const char *
 /* A communicator of the ranks of a stage, out of that of all. */
 static int join_stage(struct ek_group *g, uint32_t rank)
 {
-    struct nccl_end *e = end_of(g, rank);
+    struct nccl_end *e = group_end_of(g, rank);
     int r = EK_ECOMM;
 
     if (g->each == 1 || g->each == g->ranks)
@@ -348,14 +348,14 @@ static int join_stage(struct ek_group *g, uint32_t rank)
     if (r < 0 && r != -EAGAIN)
         return blame(g, e, r);
     /* It is there when that of all is done, and not before: also where the call says so. */
-    r = await(g, e, FIRST_MORE * g->stall_us);
+    r = group_await(g, e, FIRST_MORE * g->stall_us);
     if (r < 0)
         return r;
     pthread_mutex_lock(&e->lock);
     e->shared = e->shares != NULL; /* else they are aborted */
     const bool lost = !e->shared && e->comm;
     pthread_mutex_unlock(&e->lock);
-    return lost ? blame(g, e, EK_ECOMM) : await(g, e, FIRST_MORE * g->stall_us);
+    return lost ? blame(g, e, EK_ECOMM) : group_await(g, e, FIRST_MORE * g->stall_us);
 }
 
 int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *cu, int ordinal,
@@ -365,7 +365,7 @@ int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *c
 
     if (rank < g->first || rank - g->first >= g->local)
         return -EINVAL;
-    struct nccl_end *e = end_of(g, rank);
+    struct nccl_end *e = group_end_of(g, rank);
     if (e->context)
         return -EINVAL;
     if (cu->ctx_retain(&e->context, ordinal) != CU_OK) {
@@ -383,12 +383,12 @@ int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *c
         e->comm = NULL;
     pthread_mutex_unlock(&e->lock);
     if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
-        return say(g, rank, result, last, fault);
-    int r = await(g, e, FIRST_MORE * g->stall_us);
+        return group_say(g, rank, result, last, fault);
+    int r = group_await(g, e, FIRST_MORE * g->stall_us);
     if (r == 0)
         r = join_stage(g, rank);
     if (r == EK_ECOMM && e->first)
-        return say(g, rank, NCCL_REMOTE_ERROR, "not all ranks came", fault);
+        return group_say(g, rank, NCCL_REMOTE_ERROR, "not all ranks came", fault);
     return r;
 }
 
@@ -407,7 +407,7 @@ static int nccl_type(enum ek_dtype t)
 }
 
 /* Before a call: its lock is held. The code of a group that has failed. */
-static int begin(struct ek_group *g, struct nccl_end *e)
+static int group_begin(struct ek_group *g, struct nccl_end *e)
 {
     pthread_mutex_lock(&e->lock);
     if (e->comm)
@@ -429,16 +429,16 @@ static int begun(struct ek_group *g, struct nccl_end *e, int result)
     int r = code_of(g, e->comm, result);
 
     pthread_mutex_unlock(&e->lock);
-    return r < 0 && r != -EAGAIN ? blame(g, e, r) : await(g, e, g->stall_us);
+    return r < 0 && r != -EAGAIN ? blame(g, e, r) : group_await(g, e, g->stall_us);
 }
 
 int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
                    enum ek_dtype dtype, cu_handle stream)
 {
-    struct nccl_end *e = end_of(g, rank);
+    struct nccl_end *e = group_end_of(g, rank);
     void *at = (void *)(uintptr_t)data;
 
-    int r = begin(g, e);
+    int r = group_begin(g, e);
     if (r < 0)
         return r;
     return begun(g, e, g->nccl.sum(at, at, count, nccl_type(dtype), NCCL_SUM, sharers(e), stream));
@@ -447,9 +447,9 @@ int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
 int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
                       cu_handle stream)
 {
-    struct nccl_end *e = end_of(g, rank);
+    struct nccl_end *e = group_end_of(g, rank);
 
-    int r = begin(g, e);
+    int r = group_begin(g, e);
     if (r < 0)
         return r;
     return begun(g, e,
@@ -460,10 +460,10 @@ int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to,
 int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data, size_t count,
                     enum ek_dtype dtype, cu_handle stream)
 {
-    struct nccl_end *e = end_of(g, rank);
+    struct nccl_end *e = group_end_of(g, rank);
     const void *at = (const void *)(uintptr_t)data;
 
-    int r = begin(g, e);
+    int r = group_begin(g, e);
     if (r < 0)
         return r;
     return begun(g, e, g->nccl.send(at, count, nccl_type(dtype), (int)to, e->comm, stream));
@@ -472,10 +472,10 @@ int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data,
 int cuda_group_recv(struct ek_group *g, uint32_t rank, uint32_t from, cu_ptr data, size_t count,
                     enum ek_dtype dtype, cu_handle stream)
 {
-    struct nccl_end *e = end_of(g, rank);
+    struct nccl_end *e = group_end_of(g, rank);
     void *at = (void *)(uintptr_t)data;
 
-    int r = begin(g, e);
+    int r = group_begin(g, e);
     if (r < 0)
         return r;
     return begun(g, e, g->nccl.recv(at, count, nccl_type(dtype), (int)from, e->comm, stream));

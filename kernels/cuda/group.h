@@ -5,10 +5,10 @@
  * all nodes. Where there are stages, ranks of one stage sum by a communicator of their own, and
  * that of all hands on what goes from stage to stage.
  *
- * Communicators are non-blocking: a call returns at once, and is asked for until it has begun. Who
- * waits longer than the group's deadline, or meets an error, fails the group for good: the first
- * code stays, every call of every rank gives it from then on, and threads of its own abort the
- * communicators, so that kernels which wait for a peer leave the cards.
+ * Communicators are non-blocking: a call returns at once, and is asked for until it has begun. A
+ * thread that waits longer than the group's deadline, or meets an error, fails the group for good:
+ * the first code stays, every call of every rank gives it from then on, and threads of its own
+ * abort the communicators, so that kernels which wait for a peer leave the cards.
  *
  * Owner: the thread that opened the ranks; cuda_group_abort() and cuda_group_fail() by any thread.
  */

@@ -1,6 +1,8 @@
 /*
  * Kernels by name from the embedded images, and launching them. Each takes one struct by value.
  */
+#include "kernels/cuda/kernels.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +19,7 @@ static void add_heads(const struct ek_device *d, enum cuda_kernel k, char *name,
                    k == K_ATTEND_WIDE ? CU_DIM_MOST : d->shape.head_most, cache);
 }
 
-static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
+static void kernels_name_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
 {
     static const char *const forms[CU_FORMS] = {"", "_i8", "_f8", "_i4"};
     static const char *const fixed[CUDA_KERNELS] = {
@@ -106,7 +108,7 @@ static uint32_t form_after(enum cuda_kernel k, enum cuda_kernel first)
 }
 
 /* Which of the attention kernels in tiles serve the caches and heads of a graph. */
-static bool attends(const struct ek_device *d, enum cuda_kernel k)
+static bool kernels_attends(const struct ek_device *d, enum cuda_kernel k)
 {
     const bool i8 = d->graph->kv_i8;
 
@@ -117,7 +119,7 @@ static bool attends(const struct ek_device *d, enum cuda_kernel k)
     return k == K_ATTEND_ROW || (!i8 && !d->graph->kv_f8);
 }
 
-static bool wanted(const struct ek_device *d, enum cuda_kernel k)
+static bool kernels_wanted(const struct ek_device *d, enum cuda_kernel k)
 {
     static const enum cuda_kernel rows[] = {K_GEMV8,       K_GEMV16,      K_EXPAND,
                                             K_FUSED64,     K_FUSED128,    K_EXPERT_UP,
@@ -139,7 +141,7 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
     }
     const bool latent = d->graph->value_dim > 0;
     if (k >= K_ATTEND_ROW && k <= K_ATTEND_WIDE)
-        return !latent && d->shape.tile_rows > 0 && attends(d, k);
+        return !latent && d->shape.tile_rows > 0 && kernels_attends(d, k);
     if (k == K_KEEP)
         return d->graph->kv_i8;
     if (k == K_HEADS)
@@ -211,7 +213,7 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 
 uint32_t cuda_kernel_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
 {
-    name_of(d, k, name, size);
+    kernels_name_of(d, k, name, size);
     return shared_of(d, k);
 }
 
@@ -240,7 +242,7 @@ static int load_modules(struct ek_device *d, struct ek_fault *fault)
 
 /* The share of the L1 cache that a kernel would have as shared memory, if one is asked for: where
  * kernels in a row ask for several, a multiprocessor may have to be empty between them. */
-static int carve(struct ek_device *d, cu_handle kernel)
+static int kernels_carve(struct ek_device *d, cu_handle kernel)
 {
     const int percent = (d->choices.carve - 1) * 50;
 
@@ -266,16 +268,16 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
     int r = load_modules(d, fault);
     for (int k = 0; r == 0 && k < CUDA_KERNELS; k++) {
         int result = CU_NOT_FOUND;
-        if (!wanted(d, (enum cuda_kernel)k))
+        if (!kernels_wanted(d, (enum cuda_kernel)k))
             continue;
-        name_of(d, (enum cuda_kernel)k, name, sizeof(name));
+        kernels_name_of(d, (enum cuda_kernel)k, name, sizeof(name));
         for (uint32_t i = 0; result == CU_NOT_FOUND && i < d->modules; i++)
             result = d->cu.module_function(&d->kernel[k], d->module[i], name);
         const uint32_t shared = shared_of(d, (enum cuda_kernel)k);
         if (result == CU_OK && shared > 0) /* what goes without asking is less what it has itself */
             result = d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
         if (result == CU_OK)
-            result = carve(d, d->kernel[k]);
+            result = kernels_carve(d, d->kernel[k]);
         if (result == CU_OK)
             continue;
         if (k == K_ATTEND_WGMMA) { /* there is another */

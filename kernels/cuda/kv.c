@@ -5,6 +5,8 @@
  * allocation and a resize is not offered. The host tier is ordinary memory, own or the caller's,
  * pinned if that is allowed (copies are slower if not).
  */
+#include "kernels/cuda/kv.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/states.h"
 
 static int pool_bytes(const struct ek_device *d, uint32_t blocks, size_t *ret_bytes)
 {
@@ -24,7 +27,7 @@ static uint64_t handles_for(size_t bytes)
 }
 
 /* Unmaps from the end until `count` pieces are left. */
-static void shrink(struct ek_device *d, uint32_t count)
+static void kv_shrink(struct ek_device *d, uint32_t count)
 {
     while (d->kv_handle_count > count) {
         uint32_t i = --d->kv_handle_count;
@@ -70,9 +73,9 @@ static int map_pool(struct ek_device *d, size_t bytes)
     while (r == 0 && d->kv_handle_count < wanted)
         r = add_piece(d);
     if (r < 0)
-        shrink(d, before);
+        kv_shrink(d, before);
     else
-        shrink(d, (uint32_t)wanted);
+        kv_shrink(d, (uint32_t)wanted);
     return r;
 }
 
@@ -129,7 +132,7 @@ int cuda_kv_host(struct ek_device *d, void *at)
 void cuda_kv_close(struct ek_device *d)
 {
     if (d->kv_reserved > 0) {
-        shrink(d, 0);
+        kv_shrink(d, 0);
         (void)d->cu.va_free(d->kv, d->kv_reserved);
     } else if (d->kv) {
         (void)d->cu.free(d->kv);

@@ -25,7 +25,7 @@ struct library_search {
     size_t size;
 };
 
-static void say(const struct library_search *s, const char *text, size_t len)
+static void library_say(const struct library_search *s, const char *text, size_t len)
 {
     size_t n = len < s->size - 1 ? len : s->size - 1;
     memcpy(s->where, text, n);
@@ -49,7 +49,7 @@ static void *try_one(const struct library_search *s, const char *path)
     const bool known =
         dlinfo(library, RTLD_DI_LINKMAP, (void *)&map) == 0 && map && map->l_name && map->l_name[0];
     const char *name = known ? map->l_name : path;
-    say(s, name, strlen(name));
+    library_say(s, name, strlen(name));
     return library;
 }
 

@@ -6,6 +6,8 @@
  * is arithmetic, and pages that lie in no cache are slow to come. Behind the last column of a row
  * are zeros, so that products need no tail; behind that of a packed row is something finite.
  */
+#include "kernels/cuda/load.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,8 +15,8 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define SOME  256u       /* elements of a quantized row that are unpacked together */
@@ -53,7 +55,7 @@ struct load_share {
 };
 
 /* Where a row's part begins: which part, and the row in it. */
-static uint32_t part_of(const struct ek_weight *w, uint32_t *row)
+static uint32_t load_part_of(const struct ek_weight *w, uint32_t *row)
 {
     uint32_t part = 0;
 
@@ -70,7 +72,7 @@ static void quant_values(const struct upload *u, const struct ek_weight *w, uint
     const struct ek_quant *q = &u->d->graph->quants[w->quant];
 
     if (w->row_step == 0) {
-        q += part_of(w, &row);
+        q += load_part_of(w, &row);
         ek_quant_values(q, u->files, row, w->first_col + k, count, ret);
         return;
     }
@@ -94,7 +96,7 @@ static void unpack_row(const struct upload *u, const struct ek_weight *w, enum e
 /* The bytes of one stored row: in which part it lies. */
 static const char *stored_row(const struct upload *u, const struct ek_weight *w, uint32_t row)
 {
-    const uint32_t part = part_of(w, &row);
+    const uint32_t part = load_part_of(w, &row);
     const char *file = u->files->file[w->part[part].file].data;
     size_t elem = ek_dtype_bits(w->source) / 8;
     return file + w->part[part].offset_bytes + ek_weight_element(w, row, w->first_col) * elem;
@@ -124,7 +126,7 @@ static void convert_row(const struct upload *u, const struct ek_weight *w, enum 
 }
 
 /* A row's numbers where packed.cuh says; what lies behind its last column stays as it is. */
-static void place(enum cu_form form, const uint8_t *numbers, uint32_t cols, uint8_t *out)
+static void load_place(enum cu_form form, const uint8_t *numbers, uint32_t cols, uint8_t *out)
 {
     const uint32_t wide = form == CU_I4 ? 128 : 64;
     const uint8_t flip = form == CU_I8 ? 128 : 0;
@@ -159,7 +161,7 @@ static void keep_row(const struct load_share *s, uint32_t row)
     const struct cuda_weight *shape = s->shape;
     float *scales = scales_of(u, shape, row);
     int16_t *zeros = zeros_of(u, shape, row);
-    const struct ek_quant *q = &u->d->graph->quants[w->quant + part_of(w, &row)];
+    const struct ek_quant *q = &u->d->graph->quants[w->quant + load_part_of(w, &row)];
 
     ek_quant_numbers(q, u->files, w->dtype, row, w->first_col, w->cols, s->scratch->numbers);
     for (uint32_t g = 0; g < shape->packing.groups; g++) {
@@ -201,7 +203,8 @@ static void pack_row(const struct load_share *s, uint32_t row, char *out)
     else
         quantize_row(s, row);
     memset(out, 0, s->shape->row_bytes);
-    place((enum cu_form)s->shape->packing.form, s->scratch->numbers, s->w->cols, (uint8_t *)out);
+    load_place((enum cu_form)s->shape->packing.form, s->scratch->numbers, s->w->cols,
+               (uint8_t *)out);
 }
 
 static void *fill_share(void *arg)
@@ -233,7 +236,8 @@ static void fill_blocks(const struct upload *u, uint32_t index)
 }
 
 /* Rows [first, first + count) of a weight to `out`. */
-static void fill(const struct upload *u, uint32_t index, uint32_t first, uint32_t count, char *out)
+static void load_fill(const struct upload *u, uint32_t index, uint32_t first, uint32_t count,
+                      char *out)
 {
     const struct cuda_weight *shape = &u->d->weights[index];
     const uint32_t threads = count * shape->row_bytes > SMALL ? u->threads : 1;
@@ -297,7 +301,7 @@ static void keep_weight(struct upload *u, uint32_t index)
     const struct cuda_weight *shape = &u->d->weights[index];
     char *host = u->d->items[shape->item - 1].host + shape->at;
 
-    fill(u, index, 0, u->d->graph->weights[index].rows, host);
+    load_fill(u, index, 0, u->d->graph->weights[index].rows, host);
     fill_blocks(u, index);
     if (shape->packing.form != CU_PLAIN)
         memcpy(host + shape->packing.scale_at, u->behind, shape->bytes - shape->packing.scale_at);
@@ -317,7 +321,7 @@ static int upload_weight(struct upload *u, uint32_t index)
     }
     for (uint32_t row = 0, n; r == 0 && row < w->rows; row += n) {
         n = w->rows - row < fit ? w->rows - row : (uint32_t)fit;
-        fill(u, index, row, n, u->stage[u->turn]);
+        load_fill(u, index, row, n, u->stage[u->turn]);
         r = send(u, at + row * shape->row_bytes, n * shape->row_bytes);
     }
     return r == 0 && shape->packing.form != CU_PLAIN ? send_behind(u, index) : r;

@@ -24,7 +24,9 @@
 #include <xxhash.h>
 
 #include "common/err.h"
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lt.h"
 
@@ -188,8 +190,8 @@ static bool set_scales(struct cuda_lt *lt, struct lt_plan *p, const struct cu_ge
 }
 
 /* The candidate that is wanted of those that work, the last one where they are fewer. */
-static bool choose(const struct cuda_lt *lt, const struct lt_result *found, int count,
-                   struct lt_result *ret_best)
+static bool lt_choose(const struct cuda_lt *lt, const struct lt_result *found, int count,
+                      struct lt_result *ret_best)
 {
     uint32_t working = 0;
 
@@ -218,7 +220,7 @@ static bool make_plan(struct cuda_lt *lt, struct lt_plan *p, const struct cu_gem
            lt->layout_new(&p->c, c_type, key->n, key->rows, key->c_stride) == LT_OK &&
            lt->heuristic(lt->handle, p->desc, p->w, p->x, p->c, p->c, lt->preference, CANDIDATES,
                          result, &found) == LT_OK &&
-           choose(lt, result, found, &p->best);
+           lt_choose(lt, result, found, &p->best);
 }
 
 static uint32_t *chain_of(struct cuda_lt *lt, const struct lt_key *key)
@@ -295,7 +297,8 @@ static int refused(struct ek_device *d, struct lt_plan *p, int status)
 }
 
 /* The product as planned: x and w as they lie. 1, 0 when it is refused, or a code. */
-static int multiply(struct ek_device *d, struct lt_plan *p, const struct cu_gemm_args *g, cu_ptr x)
+static int lt_multiply(struct ek_device *d, struct lt_plan *p, const struct cu_gemm_args *g,
+                       cu_ptr x)
 {
     struct cuda_lt *lt = d->lt;
     const float zero = 0.0f, one = 1.0f;
@@ -354,7 +357,7 @@ int cuda_lt_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t row
 
     if (!p || !set_scales(d->lt, p, g))
         return 0;
-    int r = multiply(d, p, g, g->rounded);
+    int r = lt_multiply(d, p, g, g->rounded);
     if (r == 1 && p->key.form == LT_BARE)
         r = cuda_launch(d, K_RESCALE, rows, (g->n + 1023) / 1024, 256, (void *)(uintptr_t)g);
     else if (r == 1 && g->bias)
@@ -377,7 +380,7 @@ int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t row
     struct lt_plan *p = plan_of(d->lt, &key, g);
     if (p->state != LT_READY)
         return 0;
-    int r = multiply(d, p, g, g->x.at);
+    int r = lt_multiply(d, p, g, g->x.at);
     if (r == 1 && g->bias)
         r = add_bias(d, g, rows);
     else

@@ -64,3 +64,16 @@ typedef struct lt_opaque *lt_handle;
       (lt_handle, lt_handle, const void *, const void *, lt_handle, const void *, lt_handle,       \
        const void *, const void *, lt_handle, void *, lt_handle, const void *, void *, size_t,     \
        cu_handle))
+
+struct cu_gemm_args;
+struct ek_device;
+
+/* cuBLASLt, if it is there and wanted; NULL else. */
+struct cuda_lt *cuda_lt_open(struct ek_device *d);
+void cuda_lt_close(struct cuda_lt *lt);
+/* 1 when it was enqueued, 0 when the own kernel has to do it, a code. */
+int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
+/* The same of inputs that were rounded to E4M3, g->scale_stride rows of scales apart: as many as
+ * this says, 0 = it does not do that. */
+uint32_t cuda_lt_e4m3_rows(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
+int cuda_lt_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);

@@ -25,7 +25,7 @@ struct nvml_calls {
 };
 
 /* ISO C has no conversion from an object pointer to a function's. */
-static bool take(void *lib, const char *name, void *to, size_t size)
+static bool nvml_take(void *lib, const char *name, void *to, size_t size)
 {
     void *at = dlsym(lib, name);
 
@@ -56,10 +56,10 @@ uint64_t cuda_nvml_free(const struct cuda_bus *at, uint64_t total_bytes)
 
     if (!lib)
         return 0;
-    const bool all = take(lib, "nvmlInit_v2", &n.init, sizeof(n.init)) &&
-                     take(lib, "nvmlDeviceGetHandleByPciBusId_v2", &n.find, sizeof(n.find)) &&
-                     take(lib, "nvmlDeviceGetMemoryInfo", &n.memory, sizeof(n.memory)) &&
-                     take(lib, "nvmlShutdown", &n.shutdown, sizeof(n.shutdown));
+    const bool all = nvml_take(lib, "nvmlInit_v2", &n.init, sizeof(n.init)) &&
+                     nvml_take(lib, "nvmlDeviceGetHandleByPciBusId_v2", &n.find, sizeof(n.find)) &&
+                     nvml_take(lib, "nvmlDeviceGetMemoryInfo", &n.memory, sizeof(n.memory)) &&
+                     nvml_take(lib, "nvmlShutdown", &n.shutdown, sizeof(n.shutdown));
     if (all && n.init() == 0) {
         free_bytes = ask(&n, at, total_bytes);
         (void)n.shutdown();

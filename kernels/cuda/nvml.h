@@ -1,7 +1,7 @@
 /*
  * What of a card's memory is free, before there is a context on it: the driver says that only to
- * who has one, which takes some hundred megabytes of what is asked for. libnvidia-ml.so.1, which
- * comes with the driver, says it to everybody.
+ * a program that has one, which takes some hundred megabytes of what is asked for.
+ * libnvidia-ml.so.1, which comes with the driver, says it to everybody.
  */
 #pragma once
 

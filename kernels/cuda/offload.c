@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/weight.h"
 
 #define PARTS 16u /* of a mixture at most: each is a launch of its own */
 #define SMALL 64u /* what is less than this part of the largest matrix is not worth a copy */
@@ -46,8 +46,8 @@ static uint64_t sum(uint64_t a, uint64_t b)
 
 /* Those from `least` to `most` bytes, as many as the budget holds, each where it brings the sum
  * nearest to its share of the bytes up to the middle of it. Returns the sum. */
-static uint64_t spread(const uint64_t *bytes, uint32_t count, uint64_t least, uint64_t most,
-                       uint64_t budget, bool *chosen)
+static uint64_t offload_spread(const uint64_t *bytes, uint32_t count, uint64_t least, uint64_t most,
+                               uint64_t budget, bool *chosen)
 {
     double all = 0, before = 0;
     uint64_t can = 0, has = 0;
@@ -80,7 +80,7 @@ uint64_t cuda_offload_choose(const uint64_t *bytes, uint32_t count, uint64_t bud
     for (uint32_t i = 0; i < count; i++) {
         if (bytes[i] < least || (best > 0 && bytes[i] == best))
             continue;
-        const uint64_t has = spread(bytes, count, least, bytes[i], budget, ret_chosen);
+        const uint64_t has = offload_spread(bytes, count, least, bytes[i], budget, ret_chosen);
         const uint64_t slots = CUDA_OFFLOAD_SLOTS * bytes[i];
         if (has > slots && (has - slots > gain || (has - slots == gain && bytes[i] < best))) {
             best = bytes[i];
@@ -90,7 +90,7 @@ uint64_t cuda_offload_choose(const uint64_t *bytes, uint32_t count, uint64_t bud
     memset(ret_chosen, 0, count * sizeof(*ret_chosen));
     if (best == 0)
         return 0;
-    (void)spread(bytes, count, least, best, budget, ret_chosen);
+    (void)offload_spread(bytes, count, least, best, budget, ret_chosen);
     best = 0;
     for (uint32_t i = 0; i < count; i++)
         best = ret_chosen[i] && bytes[i] > best ? bytes[i] : best;
@@ -252,7 +252,7 @@ static void list_parts(struct marking *m, struct offload_part *ret_embed, struct
     }
 }
 
-static void mark(struct marking *m, uint64_t budget, struct cuda_offload *o)
+static void offload_mark(struct marking *m, uint64_t budget, struct cuda_offload *o)
 {
     struct offload_part embed = {.runs = 0};
 
@@ -297,7 +297,7 @@ int cuda_offload_mark(const struct ek_graph *g, uint64_t budget, struct cuda_wei
     m.chosen = calloc((size_t)m.room + 1, sizeof(*m.chosen));
     if (!m.part || !m.bytes || !m.chosen)
         goto out;
-    mark(&m, budget, &o);
+    offload_mark(&m, budget, &o);
     *ret_offload = o;
     r = 0;
 out:

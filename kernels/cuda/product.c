@@ -4,9 +4,14 @@
  * making plain numbers of them first. What is chosen depends on the shape, the card and the number
  * of rows alone.
  */
+#include "kernels/cuda/product.h"
+
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/lt.h"
+#include "kernels/cuda/shape.h"
 
 /*
  * Packed weights, beyond what ek_gemv_* reads 16 rows at a time: a fused product (fused.cu) takes

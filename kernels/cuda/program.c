@@ -10,7 +10,11 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/product.h"
 #include "kernels/cuda/program.h"
+#include "kernels/cuda/shape.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/shard.h"
 
 #define EXTRA_LAUNCHES 2u /* beside one per rope table and three per operation */

@@ -4,6 +4,11 @@
 
 #include "kernels/cuda/cuda.h"
 
+/* program.c: `tiles` and `items` of attention; latent attention has only tiles. */
+int cuda_program_make(struct ek_device *d);
+int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
+                     uint32_t items);
+
 struct maker {
     struct ek_device *d;
     const struct ek_op *op, *end;

@@ -2,7 +2,9 @@
  * Launches of rotation, of what is written to the KV cache, and of attention, for program.c: which
  * kernels a layer has depends on its heads and on the cache (shape_attend.c).
  */
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/program.h"
+#include "kernels/cuda/shape.h"
 
 cu_addr cuda_angles_at(const struct ek_device *d, uint32_t table)
 {

@@ -1,7 +1,9 @@
 /*
  * Launches of latent attention and of its products by heads (latent.cu).
  */
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/program.h"
+#include "kernels/cuda/shape.h"
 
 #define WIDE 8u /* numbers that kernels copy together */
 

@@ -2,7 +2,9 @@
  * Launches of the operations with a recurrent state (recur.cu), and of those on columns and the
  * norms that few families have (columns.cu).
  */
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/program.h"
+#include "kernels/cuda/shape.h"
 
 static uint32_t runs_of(uint32_t cols)
 {

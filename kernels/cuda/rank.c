@@ -10,6 +10,8 @@
  * A step that fails on one rank has begun on others: it fails the group, and what it failed with is
  * the answer to every call from then on.
  */
+#include "kernels/cuda/rank.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/step.h"
 #include "kernels/shard.h"
 
 #define ORDERS   4u      /* two of each step in flight */
@@ -55,7 +58,7 @@ struct cuda_rank {
 
 /* ---- its thread ---- */
 
-static void obey(struct cuda_rank *k, const struct order *o)
+static void rank_obey(struct cuda_rank *k, const struct order *o)
 {
     struct ek_device *d = k->d;
     struct rank_turn *t = &k->turn[o->step->id & 1];
@@ -93,15 +96,15 @@ static void *rank_main(void *arg)
         k->first = (k->first + 1) % ORDERS;
         k->count--;
         pthread_mutex_unlock(&k->lock);
-        obey(k, &o);
+        rank_obey(k, &o);
         pthread_mutex_lock(&k->lock);
     }
     pthread_mutex_unlock(&k->lock);
     return NULL;
 }
 
-static void give(struct cuda_rank *k, const struct ek_step *step, const struct ek_masks *masks,
-                 bool samples)
+static void rank_give(struct cuda_rank *k, const struct ek_step *step, const struct ek_masks *masks,
+                      bool samples)
 {
     k->order[(k->first + k->count++) % ORDERS] = (struct order){step, masks, samples};
     pthread_cond_signal(&k->work);
@@ -126,7 +129,7 @@ int cuda_rank_forward(struct ek_device *d, const struct ek_step *step)
         r = -EBUSY;
     else {
         *t = (struct rank_turn){.state = TURN_BEGUN, .step = step};
-        give(k, step, NULL, false);
+        rank_give(k, step, NULL, false);
     }
     pthread_mutex_unlock(&k->lock);
     return r;
@@ -143,7 +146,7 @@ int cuda_rank_sample(struct ek_device *d, const struct ek_step *step, const stru
         r = -EINVAL;
     else {
         t->state = TURN_ASKED;
-        give(k, step, masks, true);
+        rank_give(k, step, masks, true);
     }
     pthread_mutex_unlock(&k->lock);
     return r;

@@ -10,7 +10,10 @@
  * others took since cannot be told from our own and makes the pool smaller; what they gave back
  * since makes it larger by the context at most.
  */
+#include "kernels/cuda/room.h"
+
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/nvml.h"
 
 #define GRAPHS_LAYER (12ull << 20) /* of steps that are recorded later; the planner's number */

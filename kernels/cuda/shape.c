@@ -2,13 +2,14 @@
  * How many bytes everything takes and where it lies. plan() prints these numbers before the first
  * allocation and load() allocates by the same function, so that the two cannot disagree.
  */
+#include "kernels/cuda/shape.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/quant.h"
 #include "kernels/shard.h"
 
@@ -17,7 +18,7 @@
 #define FUSED_CHUNKS 8u   /* of 64 bytes that a part has at least */
 #define PROBED       16u  /* elements of a first exchange */
 
-static bool stored(enum ek_dtype t)
+static bool shape_stored(enum ek_dtype t)
 {
     return t == EK_F32 || t == EK_F16 || t == EK_BF16;
 }
@@ -72,11 +73,11 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
                      g->op_count);
         return -ENOTSUP;
     }
-    bool ok = stored(g->dtype);
+    bool ok = shape_stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++) {
         const struct ek_weight *w = &g->weights[i];
         bool matrix = w->rows > 1 && w->cols > 1 && !cuda_is_bias(g, i);
-        ok = ok && (w->quantized || stored(w->source)) &&
+        ok = ok && (w->quantized || shape_stored(w->source)) &&
              (w->dtype == g->dtype || (!matrix && w->dtype == EK_F32) ||
               (matrix && ek_dtype_packed(w->dtype)));
     }

@@ -2,7 +2,9 @@
  * What attention and the KV cache take: which kernels serve a graph, their room in the arena, and
  * where a layer lies in a block. Pure, for shape.c; program.c asks where a layer's cells are.
  */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/shape.h"
+
+#include "kernels/cuda/args_latent.h"
 
 /* Latent attention takes rows of prompts and of decode as tiles; each part of one has a place for
  * the results of each pair of each group of heads. */

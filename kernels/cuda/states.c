@@ -3,6 +3,8 @@
  * snapshots of such runs behind them (see step.h). Kernels take a state as zero where a sequence
  * begins, so nothing is cleared.
  */
+#include "kernels/cuda/states.h"
+
 #include <errno.h>
 #include <stdlib.h>
 

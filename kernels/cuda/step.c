@@ -9,6 +9,8 @@
  * When something cannot be enqueued the step did not begin: what was enqueued of it is waited for,
  * and the flight is free again. Nothing of it can be seen later: it wrote rows of its own only.
  */
+#include "kernels/cuda/step.h"
+
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -16,7 +18,13 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/program.h"
+#include "kernels/cuda/states.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/swap.h"
 
 #define SPIN_US  100   /* wait() looks without a break for so long, */
 #define SLEEP_NS 20000 /* then sleeps between two looks */
@@ -43,7 +51,7 @@ static uint32_t cuda_step_take(struct step_pack *p, uint32_t count, size_t size)
     return at;
 }
 
-static uint32_t put(struct step_pack *p, const void *from, uint32_t count, size_t size)
+static uint32_t step_put(struct step_pack *p, const void *from, uint32_t count, size_t size)
 {
     uint32_t at = cuda_step_take(p, count, size);
 
@@ -245,13 +253,13 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
                                .kv = d->kv,
                                .states = d->states.at};
     (void)cuda_step_take(&p, 1, sizeof(*p.head));
-    p.head->token_at = put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
-    p.head->position_at = put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
-    p.head->kv_slot_at = put(&p, ek_step_kv_slots(s), s->rows, sizeof(uint32_t));
-    p.head->seq_at = put(&p, ek_step_seqs(s), s->seqs, sizeof(struct ek_step_seq));
-    p.head->table_at = put(&p, ek_step_tables(s), s->entries, sizeof(uint32_t));
-    p.head->set_at = put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
-    p.head->word_at = put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
+    p.head->token_at = step_put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
+    p.head->position_at = step_put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
+    p.head->kv_slot_at = step_put(&p, ek_step_kv_slots(s), s->rows, sizeof(uint32_t));
+    p.head->seq_at = step_put(&p, ek_step_seqs(s), s->seqs, sizeof(struct ek_step_seq));
+    p.head->table_at = step_put(&p, ek_step_tables(s), s->entries, sizeof(uint32_t));
+    p.head->set_at = step_put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
+    p.head->word_at = step_put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
     pack_wishes(&p);
     if (d->shape.tile_rows > 0 && d->shape.latent_groups == 0)
         plan_rows(&p);
@@ -552,9 +560,4 @@ int cuda_step_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_resul
         return -EINVAL;
     take_result(d, f, ret_result);
     return 0;
-}
-
-bool cuda_step_idle(const struct ek_device *d)
-{
-    return d->flight[0].state == CUDA_FREE && d->flight[1].state == CUDA_FREE;
 }

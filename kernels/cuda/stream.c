@@ -14,6 +14,8 @@
  * and none could be recorded. The embedding is not copied: the card reads its rows where they are;
  * so it reads experts in a step of few rows, which asks for few of them.
  */
+#include "kernels/cuda/stream.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -146,7 +148,7 @@ void cuda_stream_close(struct ek_device *d)
 /* ---- in a step ---- */
 
 /* Copies an item once what is enqueued on the copier allows it. */
-static int bring(struct ek_device *d, uint32_t item)
+static int stream_bring(struct ek_device *d, uint32_t item)
 {
     const struct cuda_item *it = &d->items[item - 1];
     int result = d->cu.copy_in(it->at, it->host, it->bytes, d->copier);
@@ -165,7 +167,7 @@ static int next_slot(struct ek_device *d)
 }
 
 /* Has the copier wait for `event`, then copies to what is free. */
-static int fill(struct ek_device *d, cu_handle event)
+static int stream_fill(struct ek_device *d, cu_handle event)
 {
     int slot = next_slot(d), r = 0;
 
@@ -176,7 +178,7 @@ static int fill(struct ek_device *d, cu_handle event)
         r = cu_code(d->cu.stream_await(d->copier, event, 0));
     for (; r == 0 && slot >= 0 && d->holds[slot] == 0; slot = next_slot(d)) {
         d->holds[slot] = d->next++;
-        r = bring(d, d->holds[slot]);
+        r = stream_bring(d, d->holds[slot]);
     }
     return r;
 }
@@ -189,7 +191,7 @@ int cuda_stream_begin(struct ek_device *d, uint32_t rows)
     d->next = 1;
     for (uint32_t i = 0; i < CUDA_OFFLOAD_SLOTS; i++)
         d->holds[i] = 0;
-    return fill(d, d->begun);
+    return stream_fill(d, d->begun);
 }
 
 int cuda_stream_await(struct ek_device *d, uint32_t item)
@@ -202,7 +204,7 @@ int cuda_stream_leave(struct ek_device *d, uint32_t item)
     const uint32_t slot = (item - 1) % CUDA_OFFLOAD_SLOTS;
 
     d->holds[slot] = 0;
-    return fill(d, d->left[slot]);
+    return stream_fill(d, d->left[slot]);
 }
 
 int cuda_stream_settle(struct ek_device *d)
@@ -220,12 +222,12 @@ int cuda_stream_time(struct ek_device *d, uint64_t *ret_us)
         *ret_us = 0;
         return 0;
     }
-    int r = bring(d, 1); /* the first one of all may be slower */
+    int r = stream_bring(d, 1); /* the first one of all may be slower */
     if (r == 0)
         r = cu_code(d->cu.event_record(f->begin, d->copier));
     for (uint32_t i = 1; r == 0 && i <= CUDA_OFFLOAD_SLOTS; i++) {
         bytes += d->items[i - 1].bytes;
-        r = bring(d, i);
+        r = stream_bring(d, i);
     }
     if (r == 0)
         r = cu_code(d->cu.event_record(f->done, d->copier));

@@ -14,11 +14,14 @@
  * step before computes. Behind a step's end its copies are done, whichever way; nothing is left to
  * the next one. Which blocks both touch is decided here, on the host, from the steps alone.
  */
+#include "kernels/cuda/swap.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kv.h"
 
 int cuda_swap_open(struct ek_device *d)
 {

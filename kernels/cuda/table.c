@@ -10,9 +10,24 @@
 
 #include "common/err.h"
 #include "common/memplan.h"
+#include "kernels/cuda/attend_choose.h"
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/kv.h"
+#include "kernels/cuda/load.h"
+#include "kernels/cuda/lt.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/program.h"
+#include "kernels/cuda/rank.h"
+#include "kernels/cuda/room.h"
+#include "kernels/cuda/shape.h"
+#include "kernels/cuda/step.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/swap.h"
 
 #define LEAST_MAJOR 8 /* compute capability 8.0: bf16 products, asynchronous copies */
 #define CONTEXT                                                                                    \
@@ -170,7 +185,7 @@ static void free_flights(struct ek_device *d)
     }
 }
 
-static void unload(struct ek_device *d)
+static void table_unload(struct ek_device *d)
 {
     if (d->stream)
         (void)d->cu.stream_wait(d->stream);
@@ -213,7 +228,7 @@ static void cuda_close(struct ek_device *d)
     if (d->stream)
         (void)d->cu.stream_wait(d->stream);
     cuda_kv_close(d);
-    unload(d);
+    table_unload(d);
     if (d->stream)
         (void)d->cu.stream_free(d->stream);
     if (d->retained)
@@ -339,7 +354,7 @@ static int take_buffer(struct ek_device *d, size_t bytes, struct cuda_buffer *re
     return cu_code(result);
 }
 
-static int take_memory(struct ek_device *d, struct ek_fault *fault)
+static int table_take_memory(struct ek_device *d, struct ek_fault *fault)
 {
     const struct ek_graph *g = d->graph;
 
@@ -408,7 +423,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     d->plan = *q;
     d->graph = q->graph;
     cuda_choices_read(d);
-    r = take_memory(d, fault);
+    r = table_take_memory(d, fault);
     if (r == 0)
         r = cuda_swap_open(d);
     if (r == 0)
@@ -437,7 +452,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         r = q->share > 0 ? cuda_room_measure(d) : 0;
     }
     if (r < 0) {
-        unload(d);
+        table_unload(d);
         return r;
     }
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
 
 #define EVENTS 2048u /* not looked at yet */
 #define CELLS  128u  /* kernels and grids */
@@ -55,7 +56,7 @@ static uint16_t cell_of(struct cuda_times *t, int kernel, uint32_t x, uint32_t y
 }
 
 /* What is done of the ring; the event before a launch stays until that is done, too. */
-static void collect(struct ek_device *d)
+static void times_collect(struct ek_device *d)
 {
     struct cuda_times *t = d->times;
     float ms;
@@ -73,7 +74,7 @@ static void collect(struct ek_device *d)
     }
 }
 
-static int mark(struct ek_device *d, int kernel, uint32_t x, uint32_t y)
+static int times_mark(struct ek_device *d, int kernel, uint32_t x, uint32_t y)
 {
     struct cuda_times *t = d->times;
     int r = 0;
@@ -83,7 +84,7 @@ static int mark(struct ek_device *d, int kernel, uint32_t x, uint32_t y)
     if (t->to - t->from == EVENTS)
         r = cu_code(d->cu.stream_wait(d->stream));
     if (t->to - t->from > EVENTS / 2)
-        collect(d);
+        times_collect(d);
     if (r < 0)
         return r;
     t->cell[t->to % EVENTS] = cell_of(t, kernel, x, y);
@@ -92,12 +93,12 @@ static int mark(struct ek_device *d, int kernel, uint32_t x, uint32_t y)
 
 int cuda_times_begin(struct ek_device *d)
 {
-    return mark(d, BEGIN, 0, 0);
+    return times_mark(d, BEGIN, 0, 0);
 }
 
 int cuda_times_mark(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y)
 {
-    return mark(d, (int)k, x, y);
+    return times_mark(d, (int)k, x, y);
 }
 
 static int more_first(const void *a, const void *b)
@@ -137,7 +138,7 @@ void cuda_times_close(struct ek_device *d)
     if (!t)
         return;
     (void)d->cu.stream_wait(d->stream);
-    collect(d);
+    times_collect(d);
     print(d);
     for (uint32_t i = 0; i < EVENTS; i++)
         (void)d->cu.event_free(t->event[i]);

@@ -2,7 +2,7 @@
  * How each weight is kept on the device: f32 vectors, matrices of the type to compute with, or
  * packed ones as packed.cuh describes. Pure: from the graph.
  */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/shape.h"
 #include "kernels/quant.h"
 
 #define LEAST_SHIFT 5u         /* groups are of 32 columns times a power of two */

@@ -118,7 +118,7 @@ static void sift_harmony(struct choice *c)
 }
 
 /* and of text with marks in it. */
-static void sift(struct choice *c)
+static void choice_sift(struct choice *c)
 {
     bool calls = c->calls.style != TOOLS_NONE;
     struct ek_buf *rest = calls ? &c->said : &c->text;
@@ -166,7 +166,7 @@ bool choice_pump(struct choice *c)
     if (c->harmony.on)
         sift_harmony(c);
     else if (c->sifting)
-        sift(c);
+        choice_sift(c);
     return c->over || c->seen > before;
 }
 

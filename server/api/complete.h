@@ -57,7 +57,7 @@ struct generation_origin {
 int generation_new(const struct served *s, enum openai_api api, json_t *body,
                    const struct generation_origin *from, struct generation **ret_gen,
                    struct api_error *err);
-/* Drops the references to the requests and all that it was given by those who ran it: what is left
+/* Drops the references to the requests and all that it was given while it ran: what is left
  * was made by generation_new(). */
 void generation_end(struct generation *g);
 /* Ends it, and frees what is left. Any thread, if it was ended before. NULL is fine. */

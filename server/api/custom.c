@@ -23,7 +23,7 @@ static bool is_type(const json_t *v, const char *type)
 }
 
 /* What the tool is for, and what its text must look like. */
-static json_t *describe(const json_t *tool, const json_t *syntax, const json_t *definition)
+static json_t *custom_describe(const json_t *tool, const json_t *syntax, const json_t *definition)
 {
     const json_t *own = json_object_get(tool, "description");
     struct ek_buf text = {0};
@@ -90,7 +90,7 @@ json_t *custom_tool(struct openai_ask *a, json_t *body, const json_t *tool)
         return NULL;
     if (is_type(format, "grammar") && !regex && !lark)
         openai_ignore(a, "tools.format.", how ? how : "syntax"); /* told to the model, not bound */
-    json_t *about = describe(tool, syntax, definition);
+    json_t *about = custom_describe(tool, syntax, definition);
     json_t *parameters =
         regex ? parameters_of("pattern", whole_of(definition)) : parameters_of(NULL, NULL);
     json_t *out = about && parameters ? protocol_tool(name, about, parameters, true) : NULL;

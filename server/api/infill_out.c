@@ -116,7 +116,7 @@ static void put_end(struct ek_buf *out, const struct generation *g)
 }
 
 /* What the names say, "timings/prompt_n" is a part of a part; NULL for none. */
-static json_t *part_of(json_t *v, const char *path)
+static json_t *infill_out_part_of(json_t *v, const char *path)
 {
     for (; v && *path; path += *path == '/') {
         size_t n = strcspn(path, "/");
@@ -135,7 +135,7 @@ static void keep_shown(struct ek_buf *out, size_t at, const json_t *shown)
     bool ok = all && some;
     for (size_t i = 0; ok && i < json_array_size(shown); i++) {
         const char *path = json_string_value(json_array_get(shown, i));
-        json_t *part = *path ? part_of(all, path) : NULL;
+        json_t *part = *path ? infill_out_part_of(all, path) : NULL;
         ok = !part || json_object_set(some, path, part) == 0;
     }
     char *text = ok ? json_dumps(some, JSON_COMPACT) : NULL;

@@ -112,7 +112,7 @@ void ollama_reply(struct ek_buf *out, struct generation *g)
 /* ---- lines ---- */
 
 /* A line with what is new: text, thinking, and calls that are complete. */
-static void put_line(struct generation *g)
+static void ollama_out_put_line(struct generation *g)
 {
     struct choice *c = &g->choice[0];
     uint32_t calls = reply_calls(c);
@@ -139,7 +139,7 @@ void ollama_render(struct generation *g)
         ollama_error_line(g, &err);
         return;
     }
-    put_line(g);
+    ollama_out_put_line(g);
     c->told = c->seen;
     if (!g->over)
         return;

@@ -8,8 +8,8 @@
  * kept -> held or gone: deleted, too old, or pushed out. References are counted under the lock.
  *
  * What is kept stands in two rows by age, that of all and that of its owner, so that whichever is
- * to go is found at once. Where the items of a list begin and end is noted when it is kept: who
- * wants a few of them looks at no other's text.
+ * to go is found at once. Where the items of a list begin and end is noted when it is kept: a
+ * reader of a few of them looks at no other's text.
  */
 #include "server/api/past.h"
 
@@ -82,7 +82,7 @@ int past_store_new(uint64_t bytes, uint64_t keep_us, struct past_store **ret_sto
     return 0;
 }
 
-static uint32_t bucket_of(uint64_t owner, const char *id)
+static uint32_t past_bucket_of(uint64_t owner, const char *id)
 {
     return (uint32_t)(ek_fnv(EK_FNV_BEGIN ^ owner, id, strlen(id)) >> 32) % BUCKETS;
 }
@@ -90,7 +90,7 @@ static uint32_t bucket_of(uint64_t owner, const char *id)
 /* ---- under the lock ---- */
 
 /* The owner's place: `fresh` = or a free one; NULL = there is none. */
-static struct past_share *share_of(struct past_store *s, uint64_t owner, bool fresh)
+static struct past_share *past_share_of(struct past_store *s, uint64_t owner, bool fresh)
 {
     struct past_share *free_one = NULL;
     for (uint32_t i = 0; i < PAST_OWNERS; i++) {
@@ -103,9 +103,9 @@ static struct past_share *share_of(struct past_store *s, uint64_t owner, bool fr
     return fresh ? free_one : NULL;
 }
 
-static void count(struct past_store *s, struct past *p, bool in)
+static void api_past_count(struct past_store *s, struct past *p, bool in)
 {
-    struct past_share *o = in ? share_of(s, p->owner, true) : p->share;
+    struct past_share *o = in ? past_share_of(s, p->owner, true) : p->share;
     assert(o);
     p->share = o;
     o->owner = p->owner;
@@ -119,7 +119,7 @@ static void unref(struct past_store *s, struct past *p)
 {
     while (p && --p->refs == 0) {
         struct past *before = p->before;
-        count(s, p, false);
+        api_past_count(s, p, false);
         free(p);
         p = before;
     }
@@ -128,7 +128,7 @@ static void unref(struct past_store *s, struct past *p)
 static void take_out(struct past_store *s, struct past *p)
 {
     struct past_row *all = &s->row, *own = &p->share->row;
-    struct past **at = &s->bucket[bucket_of(p->owner, p->id)];
+    struct past **at = &s->bucket[past_bucket_of(p->owner, p->id)];
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
@@ -142,10 +142,10 @@ static void take_out(struct past_store *s, struct past *p)
 
 static void put_in(struct past_store *s, struct past *p)
 {
-    struct past **at = &s->bucket[bucket_of(p->owner, p->id)];
+    struct past **at = &s->bucket[past_bucket_of(p->owner, p->id)];
     p->next = *at;
     *at = p;
-    count(s, p, true);
+    api_past_count(s, p, true);
     struct past_row *all = &s->row, *own = &p->share->row;
     p->all.older = all->newest;
     p->own.older = own->newest;
@@ -157,13 +157,13 @@ static void put_in(struct past_store *s, struct past *p)
 
 static struct past *look_up(struct past_store *s, uint64_t owner, const char *id)
 {
-    struct past *p = s->bucket[bucket_of(owner, id)];
+    struct past *p = s->bucket[past_bucket_of(owner, id)];
     while (p && (p->owner != owner || strcmp(p->id, id) != 0))
         p = p->next;
     return p;
 }
 
-static void expire(struct past_store *s, uint64_t now_us)
+static void past_expire(struct past_store *s, uint64_t now_us)
 {
     while (s->row.oldest && now_us - s->row.oldest->kept_us >= s->keep_us)
         take_out(s, s->row.oldest);
@@ -188,9 +188,9 @@ static bool is_full(const struct past_store *s, const struct past_share *o, size
 }
 
 /* Room for a new one, in its owner's share and in all. */
-static bool make_room(struct past_store *s, const struct past *fresh)
+static bool past_make_room(struct past_store *s, const struct past *fresh)
 {
-    struct past_share *o = share_of(s, fresh->owner, true);
+    struct past_share *o = past_share_of(s, fresh->owner, true);
     const size_t bytes = fresh->bytes;
     const struct past_share none = {.owner = fresh->owner};
     if (is_full(s, &none, fresh->chain_bytes, fresh->chain_pasts))
@@ -202,7 +202,7 @@ static bool make_room(struct past_store *s, const struct past *fresh)
     while (!o || s->bytes + bytes > s->most_bytes || s->pasts + 1 > PAST_MOST) {
         if (!push_out(s, &s->row))
             return false;
-        o = o ? o : share_of(s, fresh->owner, true);
+        o = o ? o : past_share_of(s, fresh->owner, true);
     }
     return true;
 }
@@ -223,7 +223,7 @@ void past_store_free(struct past_store *s)
 struct past *past_find(struct past_store *s, uint64_t owner, const char *id, uint64_t now_us)
 {
     pthread_mutex_lock(&s->lock);
-    expire(s, now_us);
+    past_expire(s, now_us);
     struct past *p = look_up(s, owner, id);
     if (p)
         p->refs++;
@@ -243,7 +243,7 @@ void past_drop(struct past_store *s, struct past *p)
 bool past_delete(struct past_store *s, uint64_t owner, const char *id, uint64_t now_us)
 {
     pthread_mutex_lock(&s->lock);
-    expire(s, now_us);
+    past_expire(s, now_us);
     struct past *p = look_up(s, owner, id);
     if (p)
         take_out(s, p);
@@ -361,11 +361,11 @@ int past_keep(struct past_store *s, uint64_t owner, const struct past_text *text
     if (!p)
         return -ENOMEM;
     pthread_mutex_lock(&s->lock);
-    expire(s, now_us);
+    past_expire(s, now_us);
     struct past *same = look_up(s, owner, text->id);
     if (same)
         take_out(s, same);
-    bool fits = make_room(s, p);
+    bool fits = past_make_room(s, p);
     if (fits) {
         if (before)
             before->refs++;

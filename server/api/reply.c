@@ -185,7 +185,7 @@ static void put_top_pair(struct ek_buf *out, const struct generation *g, bool fi
     put_logprob(out, (double)lp);
 }
 
-static size_t characters(const char *s, size_t len)
+static size_t reply_characters(const char *s, size_t len)
 {
     size_t n = 0;
     for (size_t i = 0; i < len; i++)
@@ -218,7 +218,7 @@ static void add_plain_logprob(struct choice *c, const struct req_token *t,
         put_top_pair(&c->lp[LP_TOPS], g, most == 0, t->id, t->logprob);
     (void)ek_buf_puts(&c->lp[LP_TOPS], known ? "}" : "");
     (void)ek_buf_printf(&c->lp[LP_OFFSETS], "%s%llu", comma, (unsigned long long)c->offset);
-    c->offset += bytes ? characters(bytes, len) : 0;
+    c->offset += bytes ? reply_characters(bytes, len) : 0;
 }
 
 void reply_add_logprob(struct choice *c, uint32_t index)

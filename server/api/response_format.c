@@ -142,7 +142,8 @@ static bool in_json(enum toolstyle style)
            style != TOOLS_FUNCTIONGEMMA && !toolstyle_invokes(style);
 }
 
-static int settle(const struct served *s, struct openai_ask *a, struct api_error *err)
+static int response_format_settle(const struct served *s, struct openai_ask *a,
+                                  struct api_error *err)
 {
     bool whole = toolstyle_whole(s->tools);
 
@@ -168,7 +169,7 @@ static int settle(const struct served *s, struct openai_ask *a, struct api_error
 
 int form_settle(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
-    int r = settle(s, a, err);
+    int r = response_format_settle(s, a, err);
     if (a->form_field && a->form_kind == GRAMMAR_EBNF &&
         lark_is(json_string_value(a->form), json_string_length(a->form))) {
         uint32_t most = lark_most_tokens(json_string_value(a->form), json_string_length(a->form));

@@ -325,7 +325,7 @@ static void on_close(struct choice *c, uint32_t index)
     put_whole_item(c, "output_item.done", index, true);
 }
 
-static void put_state(struct generation *g, const char *type)
+static void responses_out_put_state(struct generation *g, const char *type)
 {
     struct ek_buf *out = open_event(g, type);
     (void)ek_buf_puts(out, ",\"response\":");
@@ -354,8 +354,8 @@ void responses_render(struct generation *g)
     bool over = g->over;
     if (!g->begun) {
         g->over = false;
-        put_state(g, "created");
-        put_state(g, "in_progress");
+        responses_out_put_state(g, "created");
+        responses_out_put_state(g, "in_progress");
         g->over = over;
     }
     g->begun = true;
@@ -366,7 +366,7 @@ void responses_render(struct generation *g)
     if (bad) {
         responses_error(g, &err);
     } else if (over) {
-        put_state(g, c->finish == REQ_FIN_LENGTH ? "incomplete" : "completed");
+        responses_out_put_state(g, c->finish == REQ_FIN_LENGTH ? "incomplete" : "completed");
         g->closed = true;
     }
 }

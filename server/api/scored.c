@@ -117,7 +117,7 @@ static double pair_score(const struct generation *g, uint32_t i)
 }
 
 /* A number as JSON has it, which knows no infinity. */
-static void put_number(struct ek_buf *out, double v)
+static void scored_put_number(struct ek_buf *out, double v)
 {
     if (isfinite(v))
         (void)ek_buf_printf(out, "%.9g", v);
@@ -163,7 +163,7 @@ static void put_ranked(struct ek_buf *out, const struct generation *g, const str
         (void)ek_buf_puts(out, "},");
     }
     (void)ek_buf_puts(out, "\"relevance_score\":");
-    put_number(out, r->score);
+    scored_put_number(out, r->score);
     (void)ek_buf_puts(out, "}");
 }
 
@@ -199,7 +199,7 @@ static void put_scores(struct ek_buf *out, const struct choice *c)
         double v;
         memcpy(&v, c->text.data + at, sizeof(v));
         (void)ek_buf_puts(out, at ? "," : "");
-        put_number(out, v);
+        scored_put_number(out, v);
     }
     (void)ek_buf_puts(out, "]");
 }
@@ -234,7 +234,7 @@ static void put_row(struct ek_buf *out, const struct generation *g, uint32_t i)
     (void)ek_buf_printf(out, "%s{\"index\":%u,", i ? "," : "", i);
     if (g->ask.api == API_SCORE) {
         (void)ek_buf_puts(out, "\"object\":\"score\",\"score\":");
-        put_number(out, pair_score(g, i));
+        scored_put_number(out, pair_score(g, i));
     } else if (g->ask.api == API_CLASSIFY) {
         put_class(out, c);
     } else {

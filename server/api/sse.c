@@ -126,7 +126,7 @@ static void close_call(const struct choice *c)
     close_choice(c);
 }
 
-/* Who is called, in a chunk of its own; then its arguments as they come. */
+/* The function that is called, in a chunk of its own; then its arguments as they come. */
 static void put_call(const struct choice *c, uint32_t index)
 {
     struct ek_buf *out = &c->of->out;

@@ -135,7 +135,7 @@ static bool in_quads(const struct test *t)
     return t->kind == GEMM && (t->dtype == EK_I8 || t->dtype == EK_I4);
 }
 
-static bool attends(const struct test *t)
+static bool bench_kernels_attends(const struct test *t)
 {
     return t->kind == ATTEND_8K || t->kind == ATTEND_32K;
 }
@@ -276,7 +276,7 @@ static void run_member(void *ctx, uint32_t member)
         run_gemm(k, t, l);
     else if (t->kind == SCORES || t->kind == MIX)
         run_blocks(k, t, l);
-    else if (attends(t)) {
+    else if (bench_kernels_attends(t)) {
         bench_attend_run(l->attend[t - tests], k->window);
         l->done++;
     } else
@@ -323,7 +323,7 @@ static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, 
     }
 }
 
-static void name_of(const struct test *t, char *name, size_t size)
+static void bench_kernels_name_of(const struct test *t, char *name, size_t size)
 {
     static const char *const kinds[KINDS] = {[GEMM] = "gemm",
                                              [SCORES] = "scores",
@@ -363,7 +363,7 @@ static bool has_limit(const struct kernels *k, size_t l)
 }
 
 /* What may bound a test. */
-static enum limit limit_of(const struct kernels *k, const struct test *t, enum bound b)
+static enum limit kernels_limit_of(const struct kernels *k, const struct test *t, enum bound b)
 {
     if (b == BY_READ)
         return t->kind >= SOFTMAX ? CACHE : READ;
@@ -371,7 +371,7 @@ static enum limit limit_of(const struct kernels *k, const struct test *t, enum b
         return SCALED_HALVES;
     if (in_quads(t))
         return has_limit(k, SCALED) ? SCALED : FOURS;
-    if (attends(t) && t->dtype == EK_I8 && k->ops->cache)
+    if (bench_kernels_attends(t) && t->dtype == EK_I8 && k->ops->cache)
         return FOURS;
     return t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
 }
@@ -385,7 +385,7 @@ static int report_test(const struct kernels *k, size_t index, json_t *rows)
     char name[48];
 
     work_of(t, &of_call[BY_READ], &of_call[BY_PEAK], &cache);
-    name_of(t, name, sizeof(name));
+    bench_kernels_name_of(t, name, sizeof(name));
     for (int b = 0; b < BOUNDS; b++) {
         for (uint32_t i = 0; i < k->repeats; i++)
             value[i] = k->cells[index][i].limit[b];
@@ -393,7 +393,7 @@ static int report_test(const struct kernels *k, size_t index, json_t *rows)
     }
     const bool peak = of_call[BY_PEAK] / limit[BY_PEAK] > of_call[BY_READ] / limit[BY_READ];
     const enum bound bound = peak ? BY_PEAK : BY_READ;
-    const enum limit by = limit_of(k, t, bound);
+    const enum limit by = kernels_limit_of(k, t, bound);
     for (uint32_t i = 0; i < k->repeats; i++) {
         value[i] = k->cells[index][i].calls * of_call[bound] / 1e9;
         share[i] = k->cells[index][i].share[bound];
@@ -446,7 +446,7 @@ static void measure_test(struct kernels *k, const struct test *t, struct kernel_
     for (uint32_t w = 0; w <= WINDOWS; w++) {
         k->window = w % WINDOWS;
         for (enum bound b = BY_READ; b < BOUNDS; b++)
-            limit[b][w] = measure_window(k, NULL, limit_of(k, t, b));
+            limit[b][w] = measure_window(k, NULL, kernels_limit_of(k, t, b));
         if (w < WINDOWS)
             calls[w] = measure_window(k, t, READ);
     }
@@ -471,7 +471,7 @@ static int measure_turn(struct kernels *k, uint32_t turn, struct progress *p)
         char name[48];
         if (!has_test(k, &tests[t]))
             continue;
-        name_of(&tests[t], name, sizeof(name));
+        bench_kernels_name_of(&tests[t], name, sizeof(name));
         progress_show(p, name, (double)(turn * TESTS + t) / (k->repeats * (double)TESTS));
         if (turn == 0)
             (void)measure_window(k, &tests[t], READ); /* warm */
@@ -528,7 +528,7 @@ static int open_lanes(struct kernels *k)
         l->work = (uint32_t *)(void *)(l->stream + STREAM_BYTES + 3 * row_bytes);
         for (size_t t = 0; t < TESTS; t++) {
             const struct attend_shape shape = shape_of(&tests[t]);
-            if (attends(&tests[t]) &&
+            if (bench_kernels_attends(&tests[t]) &&
                 bench_attend_new(k->ops, &shape, l->stream, STREAM_BYTES, &l->attend[t]) < 0)
                 return -ENOMEM;
         }

@@ -33,7 +33,7 @@ static double gap(uint64_t seed, uint64_t n, double rate)
     return -log1p(-u) / rate;
 }
 
-static uint32_t cut(uint32_t n, uint64_t most)
+static uint32_t load_cut(uint32_t n, uint64_t most)
 {
     n = most > 0 && n > most ? (uint32_t)most : n;
     return n > 0 ? n : 1;
@@ -79,8 +79,8 @@ int load_make(const struct bench_options *o, uint64_t seed, struct load *ret_loa
         *q = (struct load_request){.prompt = (uint32_t)o->prompt, .output = (uint32_t)o->output};
         if (l.trace) {
             const struct trace_request *t = &l.trace->request[i];
-            q->prompt = cut(t->prompt, o->most_prompt);
-            q->output = cut(t->output, o->most_output);
+            q->prompt = load_cut(t->prompt, o->most_prompt);
+            q->output = load_cut(t->output, o->most_output);
             q->piece_at = t->hash_at;
             q->pieces = t->hashes;
         }
@@ -113,7 +113,7 @@ static uint64_t load_draw(const struct load *l, uint32_t i, uint32_t k)
     return load_random(l->seed ^ load_random(l->seed, i), k);
 }
 
-static void add_words(const struct load *l, uint32_t i, struct ek_buf *out)
+static void load_add_words(const struct load *l, uint32_t i, struct ek_buf *out)
 {
     static const char *const words[] = {"the",  "house", "stands", "near", "water", "and",
                                         "wind", "moves", "over",   "old",  "green", "hills",
@@ -141,7 +141,7 @@ void load_body(const struct load *l, const struct bench_options *o, const char *
     (void)ek_buf_json(out, model, strlen(model));
     (void)ek_buf_puts(out, "\"");
     if (strcmp(o->endpoint, "chat") == 0)
-        add_words(l, i, out);
+        load_add_words(l, i, out);
     else
         add_ids(l, i, o->vocab, out);
     (void)ek_buf_printf(out,

@@ -46,8 +46,8 @@ static int number(const json_t *v, const char *what, double least, double most, 
     return 0;
 }
 
-static int count(const json_t *v, const char *what, double least, double most, uint32_t *ret,
-                 struct ek_fault *fault)
+static int rerun_count(const json_t *v, const char *what, double least, double most, uint32_t *ret,
+                       struct ek_fault *fault)
 {
     double d = 0;
     int r = number(v, what, least, most, &d, fault);
@@ -91,8 +91,8 @@ static int read_limits(const json_t *w, struct rerun_load *l, struct ek_fault *f
     int r = 0;
 
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]) && r == 0; i++)
-        r = count(json_object_get(w, limits[i].key), limits[i].key, limits[i].least, limits[i].most,
-                  limits[i].to, fault);
+        r = rerun_count(json_object_get(w, limits[i].key), limits[i].key, limits[i].least,
+                        limits[i].most, limits[i].to, fault);
     return r;
 }
 
@@ -127,18 +127,18 @@ static int read_request(const json_t *list, struct rerun_load *l, struct trace_r
 
     int r = number(json_array_get(list, 0), "requests: the time", 0, 1e15, &at_us, fault);
     if (r == 0)
-        r = count(json_array_get(list, 1), "requests: the prompt", 0, LENGTH_MOST, &to->prompt,
-                  fault);
+        r = rerun_count(json_array_get(list, 1), "requests: the prompt", 0, LENGTH_MOST,
+                        &to->prompt, fault);
     if (r == 0)
-        r = count(json_array_get(list, 3), "requests: the most", 0, UINT32_MAX, &most, fault);
+        r = rerun_count(json_array_get(list, 3), "requests: the most", 0, UINT32_MAX, &most, fault);
     if (r == 0)
-        r = count(json_array_get(list, 4), "requests: the cached part", 0, UINT32_MAX, &cached,
-                  fault);
+        r = rerun_count(json_array_get(list, 4), "requests: the cached part", 0, UINT32_MAX,
+                        &cached, fault);
     if (r == 0 && json_is_null(answer)) {
         to->output = most < LENGTH_MOST ? most : LENGTH_MOST;
         l->unfinished++;
     } else if (r == 0) {
-        r = count(answer, "requests: the answer", 0, LENGTH_MOST, &to->output, fault);
+        r = rerun_count(answer, "requests: the answer", 0, LENGTH_MOST, &to->output, fault);
     }
     to->at_s = at_us / 1e6;
     to->prompt += to->prompt == 0;

@@ -28,7 +28,7 @@ void samples_done(struct samples *s)
     *s = (struct samples){0};
 }
 
-static int ascending(const void *a, const void *b)
+static int samples_ascending(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -37,7 +37,7 @@ static int ascending(const void *a, const void *b)
 void sort_numbers(double *values, size_t n)
 {
     if (n > 1)
-        qsort(values, n, sizeof(values[0]), ascending);
+        qsort(values, n, sizeof(values[0]), samples_ascending);
 }
 
 double quantile(const double *sorted, size_t n, double q)

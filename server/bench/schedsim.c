@@ -87,24 +87,25 @@ static double host_us(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-static uint64_t mix(uint64_t x)
+static uint64_t schedsim_mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ x >> 27) * 0x94d049bb133111ebull;
     return x ^ x >> 31;
 }
 
-static uint32_t scaled(uint32_t tokens, uint32_t scale)
+static uint32_t schedsim_scaled(uint32_t tokens, uint32_t scale)
 {
     return tokens / scale > 0 ? tokens / scale : 1;
 }
 
 /* Lengths as they are replayed: at most the model's, at least one token each. */
-static void lengths(const struct schedsim *r, uint32_t i, uint32_t *ret_prompt,
-                    uint32_t *ret_output)
+static void schedsim_lengths(const struct schedsim *r, uint32_t i, uint32_t *ret_prompt,
+                             uint32_t *ret_output)
 {
-    uint32_t most = r->p->max_model_len, prompt = scaled(r->t->request[i].prompt, r->p->scale);
-    uint32_t output = scaled(r->t->request[i].output, r->p->scale);
+    uint32_t most = r->p->max_model_len,
+             prompt = schedsim_scaled(r->t->request[i].prompt, r->p->scale);
+    uint32_t output = schedsim_scaled(r->t->request[i].output, r->p->scale);
 
     *ret_output = output < most / 2 ? output : most / 2;
     *ret_prompt = prompt < most - *ret_output ? prompt : most - *ret_output;
@@ -117,14 +118,14 @@ static void set_arrivals(struct schedsim *r)
 
     for (uint32_t i = 0; i < r->t->count; i++) {
         uint32_t prompt, output;
-        lengths(r, i, &prompt, &output);
+        schedsim_lengths(r, i, &prompt, &output);
         work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
     }
     for (uint32_t i = 0; i < r->t->count && !(r->p->load > 0); i++)
         r->arrival_us[i] = r->t->request[i].at_s * 1e6;
     double whole_us = work_us / r->p->load;
     for (uint32_t i = 0; i < r->t->count && r->p->load > 0; i++) {
-        double unit = ((double)(mix(r->p->seed + i) >> 11) + 0.5) * 0x1p-53;
+        double unit = ((double)(schedsim_mix(r->p->seed + i) >> 11) + 0.5) * 0x1p-53;
         at += -log(unit) * whole_us / r->t->count;
         r->arrival_us[i] = r->t->timed && last > 0 ? r->t->request[i].at_s / last * whole_us : at;
     }
@@ -226,21 +227,21 @@ static void close_schedsim(struct schedsim *r)
 static void write_prompt(struct schedsim *r, uint32_t i, uint32_t tokens)
 {
     const struct trace_request *q = &r->t->request[i];
-    uint32_t piece = r->t->hash_tokens > 0 ? scaled(r->t->hash_tokens, r->p->scale) : 1;
+    uint32_t piece = r->t->hash_tokens > 0 ? schedsim_scaled(r->t->hash_tokens, r->p->scale) : 1;
 
     for (uint32_t k = 0; k < tokens; k++) {
         uint64_t key = (uint64_t)i << 32 | 1u << 31 | k;
         if (k / piece < q->hashes)
             key = (uint64_t)r->t->hash[q->hash_at + k / piece] << 32 | k % piece;
-        r->prompt[k] = (int32_t)(mix(key + r->p->seed) % r->ep.vocab);
+        r->prompt[k] = (int32_t)(schedsim_mix(key + r->p->seed) % r->ep.vocab);
     }
 }
 
-static int submit(struct schedsim *r, uint32_t i)
+static int schedsim_submit(struct schedsim *r, uint32_t i)
 {
     uint32_t prompt, output;
 
-    lengths(r, i, &prompt, &output);
+    schedsim_lengths(r, i, &prompt, &output);
     write_prompt(r, i, prompt);
     const struct req_ask ask = {.prompt = r->prompt,
                                 .prompt_tokens = prompt,
@@ -287,7 +288,7 @@ static void write_answer(const struct schedsim *r, const struct live *l)
     (void)fputc('\n', f);
 }
 
-/* Who got tokens by now, and who has ended. */
+/* The requests that got tokens by now, and those that have ended. */
 static void observe(struct schedsim *r)
 {
     for (uint32_t i = 0; i < r->live_count;) {
@@ -355,7 +356,7 @@ static int end_step(struct schedsim *r, uint32_t at)
         r->result->seq[i] =
             (struct ek_result_seq){.slot = q->slot,
                                    .tokens = q->sample ? 1 : 0,
-                                   .token[0] = (int32_t)(mix(step->id + i) % r->ep.vocab)};
+                                   .token[0] = (int32_t)(schedsim_mix(step->id + i) % r->ep.vocab)};
     }
     return 0;
 }
@@ -431,7 +432,7 @@ static int land_step(struct schedsim *r)
     return 0;
 }
 
-/* Those who have come by now, less those of tenant 2 beyond what it may have open. */
+/* The requests that have come by now, less those of tenant 2 beyond what it may have open. */
 static int submit_due(struct schedsim *r)
 {
     uint32_t most = r->p->open_most != 0 ? r->p->open_most : UINT32_MAX;
@@ -441,10 +442,10 @@ static int submit_due(struct schedsim *r)
         if (r->t->request[r->next].tenant == 2 && r->open >= most)
             r->held[r->held_count++] = r->next;
         else
-            code = submit(r, r->next);
+            code = schedsim_submit(r, r->next);
     }
     while (code == 0 && r->held_first < r->held_count && r->open < most)
-        code = submit(r, r->held[r->held_first++]);
+        code = schedsim_submit(r, r->held[r->held_first++]);
     return code;
 }
 

@@ -269,7 +269,7 @@ void blocks_move(struct blocks *b, uint32_t from, uint32_t to)
 
 /* Length of a list by walking it, BLOCKS_NONE when it is broken or holds a block in a state that
  * does not belong there. */
-static uint32_t walk(const struct blocks *b, const struct block_list *l, bool named)
+static uint32_t blocks_walk(const struct blocks *b, const struct block_list *l, bool named)
 {
     uint32_t n = 0, before = BLOCKS_NONE;
 
@@ -313,9 +313,9 @@ const char *blocks_check(const struct blocks *b, const uint32_t *refs)
         if (refs && refs[id] != b->at[id].refs)
             return "a reference count differs from the tables";
     }
-    if (walk(b, &b->free, false) != b->free.count)
+    if (blocks_walk(b, &b->free, false) != b->free.count)
         return "the free list is broken";
-    if (walk(b, &b->cached, true) != b->cached.count)
+    if (blocks_walk(b, &b->cached, true) != b->cached.count)
         return "the eviction list is broken";
     if (!salts_right(b))
         return "the cached blocks by salt are wrong";

@@ -28,7 +28,7 @@ struct outlook {
     double more[LOOKS], variance[LOOKS]; /* tokens, against now */
 };
 
-static uint32_t kind_of(const struct entry *e)
+static uint32_t foresee_kind_of(const struct entry *e)
 {
     return growths_kind(e->tenant, e->req->ask.prompt_tokens);
 }
@@ -44,7 +44,7 @@ static void add_entry(const struct growths *g, const struct entry *e, double hel
     for (uint32_t i = 0, before = 0; i < LOOKS; before = ahead[i++]) {
         /* One that is to end between two looks is at its largest just before. */
         uint32_t more = left < ahead[i] ? left : ahead[i];
-        double runs = left > before ? growths_share(g, kind_of(e), got, more) : 0;
+        double runs = left > before ? growths_share(g, foresee_kind_of(e), got, more) : 0;
         double room = held + more;
         o->more[i] += runs * room - held;
         o->variance[i] += runs * (1 - runs) * room * room;
@@ -88,7 +88,7 @@ static double expected_growth(const struct growths *g, const struct entry *e, do
     *ret_cost = 0;
     for (uint32_t i = 0, before = 0; i < LOOKS && before < left; before = ahead[i++]) {
         uint32_t at = left < ahead[i] ? left : ahead[i];
-        double then = growths_share(g, kind_of(e), got, at);
+        double then = growths_share(g, foresee_kind_of(e), got, at);
         double tokens = (at - before) * (runs + then) / 2;
         more += tokens;
         *ret_cost += tokens * (holds + (at + before) / 2.0);
@@ -159,7 +159,7 @@ void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)
     /* One that was cut off at a length that was known says nothing of how long answers are. */
     bool by_itself = how == REQ_FIN_STOP || how == REQ_FIN_ABORT;
 
-    growths_ended(&s->growth, kind_of(e), e->known - e->req->ask.prompt_tokens, by_itself);
+    growths_ended(&s->growth, foresee_kind_of(e), e->known - e->req->ask.prompt_tokens, by_itself);
     s->stats.caution = fmax(s->stats.caution - CAUTION_STEP * share, CAUTION_LEAST);
     if (share > 0)
         admission_again(&s->admission); /* the next in the queue may have room to grow now */

@@ -73,7 +73,7 @@ static const struct growth *curve_of(const struct growths *g, uint32_t kind)
 
 /* How much of each rate to believe, 0 to 1. Ends come by chance: a square root fewer than are due
  * says nothing. */
-static double believed(const struct growths *g)
+static double growth_believed(const struct growths *g)
 {
     double most = g->came + sqrt(fmax(g->came, 1));
 
@@ -128,5 +128,5 @@ double growths_share(const struct growths *g, uint32_t kind, uint32_t tokens, ui
 {
     const struct growth *of = curve_of(g, kind);
 
-    return exp(believed(g) * (sum_to(of, tokens) - sum_to(of, tokens + more)));
+    return exp(growth_believed(g) * (sum_to(of, tokens) - sum_to(of, tokens + more)));
 }

@@ -55,7 +55,7 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
     [LIMIT_STALLED_SHARE] = {
         .name = "stalled_share", .scale = 1e6, .option = "stalled-share",
         .help = "Share of answers that may stand still for another's growth: a request is admitted "
-                "only where all who run have room to grow; 0 is off"},
+                "only where all that run have room to grow; 0 is off"},
     [LIMIT_LONG_PREFILL] = {
         .name = "long_prefill_token_threshold", .scale = 1, .whole = true,
         .option = "long-prefill-token-threshold",
@@ -71,7 +71,7 @@ bool limits_are_set_by(const char *option)
     return false;
 }
 
-static double outside(enum limit_id id, uint64_t value)
+static double limits_outside(enum limit_id id, uint64_t value)
 {
     return (double)value / limit_table[id].scale;
 }
@@ -83,12 +83,12 @@ static int check_bounds(const struct limits *l, enum limit_id id, uint64_t value
 
     if (value < l->floor[id])
         return ek_fault_set(fault, name, "%s is %.15g, below its least value %.15g: raise it", name,
-                            outside(id, value), outside(id, l->floor[id]));
+                            limits_outside(id, value), limits_outside(id, l->floor[id]));
     if (l->ceiling[id] == 0 || value <= l->ceiling[id])
         return 0;
     const char *flag = limit_table[id].flag;
     return ek_fault_set(fault, name, "%s is %.15g, above its ceiling %.15g: lower it%s%s", name,
-                        outside(id, value), outside(id, l->ceiling[id]),
+                        limits_outside(id, value), limits_outside(id, l->ceiling[id]),
                         flag ? ", or restart the server with a larger --" : "", flag ? flag : "");
 }
 
@@ -108,8 +108,8 @@ static int check_together(const struct limits *l, struct ek_fault *fault)
         return ek_fault_set(fault, limit_table[LIMIT_ADMISSION_LOW].name,
                             "admission_low is %.15g, above admission_high %.15g: lower it, or "
                             "set admission_high to 0",
-                            outside(LIMIT_ADMISSION_LOW, l->value[LIMIT_ADMISSION_LOW]),
-                            outside(LIMIT_ADMISSION_HIGH, l->value[LIMIT_ADMISSION_HIGH]));
+                            limits_outside(LIMIT_ADMISSION_LOW, l->value[LIMIT_ADMISSION_LOW]),
+                            limits_outside(LIMIT_ADMISSION_HIGH, l->value[LIMIT_ADMISSION_HIGH]));
     return 0;
 }
 

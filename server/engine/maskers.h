@@ -4,7 +4,7 @@
  *
  *   job: FREE -> GIVEN (engine, maskers_give) -> RUNS -> DONE (a thread) -> FREE (maskers_take)
  *
- * Who moves a job on owns what stands in it until it has moved it; the move hands it over. Only
+ * The thread that is to move a job on owns what stands in it; the move hands it over. Only
  * which thread takes a job that was given is settled under a lock, which the engine never takes.
  *
  * From GIVEN to FREE the request's matcher and the places and masks of its form are the threads';

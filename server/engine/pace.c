@@ -44,7 +44,7 @@ static uint32_t next_budget(uint32_t rows)
     return (rows & (rows - 1)) == 0 ? rows + rows / 2 : rows / 3 * 4;
 }
 
-static uint32_t smallest(const struct pace *p, uint32_t most, double loss)
+static uint32_t pace_smallest(const struct pace *p, uint32_t most, double loss)
 {
     double least = speed(p, most) * (1 - loss);
     uint32_t rows = PACE_LEAST;
@@ -61,7 +61,7 @@ static void pace_choose(struct pace *p, uint32_t most)
         p->budget = 0; /* the largest is the best */
     if (!p->line.known || most <= PACE_LEAST)
         return;
-    uint32_t down = smallest(p, most, PACE_LOSS), up = smallest(p, most, LOSS_TO_RAISE);
+    uint32_t down = pace_smallest(p, most, PACE_LOSS), up = pace_smallest(p, most, LOSS_TO_RAISE);
     uint32_t now = p->budget ? p->budget : most;
     if (now > down)
         p->budget = down;

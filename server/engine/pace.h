@@ -16,12 +16,12 @@
  * else is known, so rows below the knee cost no more than those above it; whether that holds is
  * looked at, too.
  *
- * Where several tenants are served, who comes waits for the step that runs, and that is another
- * one's; and for one behind it, if that is planned already (rates.c). So there PACE_LOSS may be
- * spent on steps that are smaller still, see pace_shared(). Below the steps that were learned from
- * the line may not hold: devices compute tiles. So the least is PACE_LEAST / 2 at first, and is
- * halved as long as such steps take what the line says, and doubled where they take more. They do
- * not move the line that they are held to. Before anything is known a number of steps is small,
+ * Where several tenants are served, a new request waits for the step that runs, which is another
+ * tenant's; and for one behind it, where that is planned already (rates.c). So there PACE_LOSS may
+ * be spent on steps that are smaller still, see pace_shared(). Below the steps that were learned
+ * from the line may not hold: devices compute tiles. So the least is PACE_LEAST / 2 at first, and
+ * is halved as long as such steps take what the line says, and doubled where they take more. They
+ * do not move the line that they are held to. Before anything is known a number of steps is small,
  * since large ones would take long to tell.
  *
  * Which rows a token is computed beside changes no bit of it, so this may follow a clock. Pure; it

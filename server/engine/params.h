@@ -1,6 +1,6 @@
 /*
  * What an engine and its scheduler are made for: sizes, ceilings and policies, filled once by the
- * server's start, and whom to call. Plain data.
+ * server's start, and the functions that it calls. Plain data.
  */
 #pragma once
 

@@ -1,7 +1,29 @@
 /*
- * Planning one step: decide rows for entries (decodes, then prompts and admissions by the law in
- * share.c), then write the decision as plain data. Deciding may preempt, which takes a decision
- * back; nothing is counted as computed before everything is decided.
+ * Planning one step: which rows of which requests it computes, as plain data. The engine calls
+ * sched_plan() when the device can take another step.
+ *
+ * Deciding comes first. The step has a budget of rows, and one of work, in which rows far into a
+ * long prompt cost more (price.h); both shrink as entries get rows (sched_charge()):
+ *
+ *   1. what waited for too long leaves; a pool that is to become smaller moves blocks instead
+ *      (then the step is a copy and nothing else)
+ *   2. a tenant with more than its part gives way to the first in line (yield.c)
+ *   3. each running entry that decodes gets its row, or the rows of tokens that its form leaves no
+ *      choice about. Where the budget does not cover all of them they take turns
+ *   4. the oldest prompt that is being read gets its half, waiting requests are admitted while they
+ *      fit, and the rest goes to prompts (share.c, admit.c)
+ *
+ * A row needs room in a block. Where there is none the entry preempts another one, or itself
+ * (sched_plan_rows()). That takes rows back which were decided before, so nothing is counted as
+ * computed until all is decided: `rows` of an entry is a wish until write_step().
+ *
+ * Then the decision is written, sequences with one row first, since kernels treat those apart. From
+ * there on the entries count as computed (`computed`, `pending`), though the device has not begun:
+ * the next plan goes on from there, with the tokens to come as EK_FROM_PREVIOUS. results.c corrects
+ * that when the step has landed or failed.
+ *
+ * At most `depth` steps are in flight. A plan is put off (0 rows) where one that is made when the
+ * step before has landed would get on further, see is_better_planned_later().
  */
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +31,7 @@
 
 #include "server/engine/sched.h"
 
-#define SHARED_US 60000000u /* who had requests so long ago may have another one any moment */
+#define SHARED_US 60000000u /* requests so long ago: another one may come any moment */
 
 uint32_t sched_rows_wanted(const struct entry *e)
 {
@@ -105,9 +127,9 @@ void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_hel
     sched_give_slot(s, at, p->now_us);
 }
 
-/* Who gives way, by its place among the running: of the least important the last one of the tenant
- * that holds most for its weight, counting what would come back; never the first in line unless it
- * is alone. */
+/* The entry that gives way, by its place among the running: of the least important the last one of
+ * the tenant that holds most for its weight, counting what would come back; never the first in line
+ * unless it is alone. */
 static uint32_t choose_victim(struct sched *s)
 {
     uint32_t last = s->entries.running_count - 1, victim = last;
@@ -417,8 +439,8 @@ static bool is_better_planned_later(const struct sched *s)
     return jumped * s->rates.landed_took_us > 2 * all * ENGINE_GAP_CARD_US;
 }
 
-/* Whether who waits does so for what running ones hold, and not for prompts to be read. With other
- * tenants a slot is not waited for long (yield.c), and one tenant that fills them all would
+/* Whether waiting entries wait for what running ones hold, and not for prompts to be read. With
+ * other tenants a slot is not waited for long (yield.c), and one tenant that fills them all would
  * have the prompts of others read slowly for ever. */
 static bool is_held_by_others(const struct sched *s)
 {

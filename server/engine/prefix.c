@@ -56,7 +56,7 @@ void prefix_done(struct prefix *p)
     *p = (struct prefix){0};
 }
 
-static bool same_name(struct prefix_name a, struct prefix_name b)
+static bool prefix_same_name(struct prefix_name a, struct prefix_name b)
 {
     return a.lo == b.lo && a.hi == b.hi;
 }
@@ -85,7 +85,7 @@ static uint32_t find_cell(const struct prefix *p, struct prefix_name name)
 {
     uint32_t c = (uint32_t)name.lo & p->map_mask;
 
-    while (p->map[c] != 0 && !same_name(p->names[p->map[c]], name))
+    while (p->map[c] != 0 && !prefix_same_name(p->names[p->map[c]], name))
         c = (c + 1) & p->map_mask;
     return c;
 }
@@ -95,7 +95,7 @@ uint32_t prefix_find(const struct prefix *p, struct prefix_name name, struct pre
 {
     uint32_t id = p->map[find_cell(p, name)];
 
-    if (id == 0 || !same_name(p->parents[id], parent))
+    if (id == 0 || !prefix_same_name(p->parents[id], parent))
         return 0;
     const int32_t *held = p->tokens + (size_t)id * p->block_size;
     return memcmp(held, tokens, (size_t)p->block_size * sizeof(*held)) == 0 ? id : 0;

@@ -39,26 +39,26 @@ enum { ONE, ROWS, CONTEXT, READ, DEEP, TOOK };
 _Static_assert(TOOK + 1 == PRICE_SUMS, "a sum for each");
 
 /* Of the steps that are kept, by what is believed of each. */
-struct sums {
+struct price_sums {
     double of[PRICE_SUMS][PRICE_SUMS]; /* of products, by their weights */
     double steps;
 };
 
 /* Spread of two amounts around their means. */
-static double spread(const struct sums *s, uint32_t i, uint32_t k)
+static double price_spread(const struct price_sums *s, uint32_t i, uint32_t k)
 {
     return s->of[i][k] / s->of[ONE][ONE] -
            s->of[ONE][i] / s->of[ONE][ONE] * (s->of[ONE][k] / s->of[ONE][ONE]);
 }
 
 /* The amounts that vary enough; returns how many. */
-static uint32_t choose(const struct sums *s, uint32_t *ret_of)
+static uint32_t price_choose(const struct price_sums *s, uint32_t *ret_of)
 {
     uint32_t n = 0;
 
     for (uint32_t i = ROWS; i <= DEEP; i++) {
         double mean = s->of[ONE][i] / s->of[ONE][ONE];
-        if (mean > 0 && spread(s, i, i) > SPREAD_LEAST * SPREAD_LEAST * mean * mean)
+        if (mean > 0 && price_spread(s, i, i) > SPREAD_LEAST * SPREAD_LEAST * mean * mean)
             ret_of[n++] = i;
     }
     return n;
@@ -86,17 +86,18 @@ static bool solve(double a[TOOK][2 * TOOK], uint32_t n)
 }
 
 /* One fit of the n amounts in `of`: figures, and what one standard deviation of each is. */
-static bool fit(const struct sums *s, const uint32_t *of, uint32_t n, double *us, double *error)
+static bool fit(const struct price_sums *s, const uint32_t *of, uint32_t n, double *us,
+                double *error)
 {
-    double a[TOOK][2 * TOOK] = {{0}}, scale[TOOK], rest = spread(s, TOOK, TOOK);
+    double a[TOOK][2 * TOOK] = {{0}}, scale[TOOK], rest = price_spread(s, TOOK, TOOK);
 
     for (uint32_t i = 0; i < n; i++)
-        scale[i] = sqrt(spread(s, of[i], of[i]));
+        scale[i] = sqrt(price_spread(s, of[i], of[i]));
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < n; k++)
-            a[i][k] = spread(s, of[i], of[k]) / (scale[i] * scale[k]);
+            a[i][k] = price_spread(s, of[i], of[k]) / (scale[i] * scale[k]);
         a[i][i] += RIDGE;
-        a[i][n] = spread(s, of[i], TOOK) / scale[i];
+        a[i][n] = price_spread(s, of[i], TOOK) / scale[i];
         a[i][n + 1 + i] = 1;
     }
     double with[TOOK];
@@ -115,9 +116,9 @@ static bool fit(const struct sums *s, const uint32_t *of, uint32_t n, double *us
 }
 
 /* Figures of which none is below nothing; false when the steps do not tell. */
-static bool fit_all(const struct sums *s, double *us, double *error)
+static bool fit_all(const struct price_sums *s, double *us, double *error)
 {
-    uint32_t of[TOOK], n = choose(s, of), worst = 0;
+    uint32_t of[TOOK], n = price_choose(s, of), worst = 0;
 
     while (worst < n) {
         memset(us, 0, TOOK * sizeof(*us));
@@ -149,7 +150,7 @@ static double expected(const struct prices *p, const double *had)
     return us;
 }
 
-static void add_step(struct sums *s, const double *had, double weight)
+static void add_step(struct price_sums *s, const double *had, double weight)
 {
     for (uint32_t i = 0; i < PRICE_SUMS; i++)
         for (uint32_t k = i; k < PRICE_SUMS; k++)
@@ -172,7 +173,7 @@ static double middle(const float *off, uint32_t count)
 }
 
 /* What of it counts, by how it differs from what was expected. */
-static double believed(double usual, double off)
+static double price_believed(double usual, double off)
 {
     if (off > STOLEN * usual)
         return 0;
@@ -180,12 +181,12 @@ static double believed(double usual, double off)
 }
 
 /* Sums of the steps that are kept, by what is expected of each; and what difference is usual. */
-static void add_steps(struct prices *p, struct sums *ret_sums)
+static void add_steps(struct prices *p, struct price_sums *ret_sums)
 {
     float off[PRICE_KINDS * PRICE_KEPT];
     uint32_t n = 0;
 
-    *ret_sums = (struct sums){0};
+    *ret_sums = (struct price_sums){0};
     for (uint32_t kind = 0; kind < PRICE_KINDS; kind++) {
         uint32_t count = p->count[kind] < PRICE_KEPT ? p->count[kind] : PRICE_KEPT;
         for (uint32_t i = 0; i < count; i++) {
@@ -198,7 +199,7 @@ static void add_steps(struct prices *p, struct sums *ret_sums)
                                       (double)k->us};
             double us = expected(p, had), took = had[TOOK];
             us = us > 0 ? us : took;
-            double counts = believed(p->usual, took / us - 1);
+            double counts = price_believed(p->usual, took / us - 1);
             off[n++] = (float)(took / us - 1);
             ret_sums->steps += counts;
             add_step(ret_sums, had, counts / (us * us));
@@ -214,7 +215,7 @@ static void add_steps(struct prices *p, struct sums *ret_sums)
 static void look(struct prices *p)
 {
     double us[TOOK] = {0}, error[TOOK] = {0};
-    struct sums sums;
+    struct price_sums sums;
 
     add_steps(p, &sums);
     if (sums.steps < STEPS_LEAST)
@@ -231,7 +232,7 @@ static void look(struct prices *p)
 }
 
 /* Steps of about as many rows as deep: powers of two from COST_LEAST on, and of four from 256. */
-static uint32_t kind_of(const struct price_step *s)
+static uint32_t price_kind_of(const struct price_step *s)
 {
     uint32_t size = 0, depth = 0;
 
@@ -246,7 +247,7 @@ void prices_landed(struct prices *p, const struct price_step *step, uint64_t too
 {
     if (took_us == 0 || step->rows == 0 || step->rows + p->now.deeper * step->deep < COST_LEAST)
         return;
-    uint32_t kind = kind_of(step);
+    uint32_t kind = price_kind_of(step);
 
     if (p->usual == 0)
         p->usual = USUAL_FIRST;

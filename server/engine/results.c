@@ -1,6 +1,28 @@
 /*
- * What comes back from a step: tokens, names of blocks that have become full, measured rates; or a
- * step that is taken back.
+ * What comes back from a step. The engine calls sched_apply() when the oldest step in flight has
+ * landed, and sched_cancel() for the newest one when the device did not compute it.
+ *
+ * plan.c has counted the step's rows as computed when it planned them. Here that comes true, entry
+ * by entry, in an order that matters:
+ *
+ *   settled   the rows are in the blocks now, so that a preemption may copy them
+ *   names     blocks that became full get their name and can be found by later prompts (prefix.h)
+ *   scores    of a prompt's tokens, where they were asked for
+ *   tokens    the sampled one is appended; it may be followed by tokens that the form leaves no
+ *             choice about, which the next step computes with it. Then what later steps in flight
+ *             have sampled for this entry is for places that are known now, and is dropped
+ *   end       a stop token or the length ends the request, which gives its slot and blocks back
+ *
+ * An entry may have ended, or its place been taken by another request, while the step was under
+ * way: `number` tells them apart, and of one that is gone only the slot's lease is closed.
+ *
+ * A step that is cancelled is undone the other way: each entry goes back to what is sure to be in
+ * its blocks (`sure`), with its sampling state to be sent again. A model with recurrent state has
+ * no way back but to begin at its newest snapshot (sched_replay()). Where a request has to be
+ * blamed it is the one with most rows.
+ *
+ * Tokens go to readers by r->out_count, the one field that other threads look at: it is written
+ * last.
  */
 #include <assert.h>
 #include <errno.h>

@@ -175,7 +175,7 @@ static int revive_again(struct engine *e, struct ek_fault *fault)
 
 /* Brings one up; after a loss with what is said of it. -ECANCELED when it is not wanted any more.
  */
-static int bring(struct engine *e, const struct engine_loss *loss, struct ek_fault *fault)
+static int revive_bring(struct engine *e, const struct engine_loss *loss, struct ek_fault *fault)
 {
     e->where = ENGINE_DEVICE_STARTING;
     engine_publish(e); /* no step is in flight meanwhile */
@@ -229,7 +229,7 @@ int engine_revive(struct engine *e, int code)
     engine_tell_loss(e, code, &end, &loss);
     count_loss(e, &end, code);
     go_without(e, ENGINE_DEVICE_STARTING, spares_host(cause_of(&end, code)));
-    int failed = bring(e, &loss, &fault);
+    int failed = revive_bring(e, &loss, &fault);
     if (failed < 0 && failed != -ECANCELED) {
         (void)snprintf(e->lost_why, sizeof(e->lost_why),
                        "the engine was lost (%.120s), and another one could not be had: %.200s",
@@ -315,7 +315,7 @@ int engine_do_order(struct engine *e)
     }
     if (ek_now_us() < e->try_us)
         return 0;
-    r = bring(e, NULL, &fault);
+    r = revive_bring(e, NULL, &fault);
     if (r < 0)
         return r == -ECANCELED ? 0 : order_failed(e, r, &fault);
     const enum engine_order done = e->order;

@@ -43,14 +43,14 @@ void salts_done(struct salts *s)
 }
 
 /* Salts are hashes already, but a client may choose one: mix it. */
-static uint32_t *bucket_of(const struct salts *s, uint64_t salt)
+static uint32_t *salts_bucket_of(const struct salts *s, uint64_t salt)
 {
     return &s->bucket[(salt * 0x9e3779b97f4a7c15ull) >> 32 & s->mask];
 }
 
 static uint32_t find_node(struct salts *s, uint64_t salt)
 {
-    uint32_t *bucket = bucket_of(s, salt), n = *bucket;
+    uint32_t *bucket = salts_bucket_of(s, salt), n = *bucket;
 
     while (n != SALTS_NONE && s->node[n].salt != salt)
         n = s->node[n].next;
@@ -87,7 +87,7 @@ void salts_remove(struct salts *s, uint32_t id)
     s->link[id].node = SALTS_NONE;
     if (--x->count > 0)
         return;
-    uint32_t *at = bucket_of(s, x->salt);
+    uint32_t *at = salts_bucket_of(s, x->salt);
     while (*at != l.node)
         at = &s->node[*at].next;
     *at = x->next;

@@ -1,8 +1,9 @@
 /*
- * Who holds how much of the cache: the cached blocks of each cache salt, oldest first. The cap on
- * one salt's share needs the count and the oldest block at once, whatever the number of salts.
- * Salts come from clients, so there is a node for each block and never more; a node lives while its
- * salt has cached blocks. Pure; part of the block store; nothing is allocated after salts_init().
+ * How much of the cache each salt holds: the cached blocks of each cache salt, oldest first. The
+ * cap on one salt's share needs the count and the oldest block at once, whatever the number of
+ * salts. Salts come from clients, so there is a node for each block and never more; a node lives
+ * while its salt has cached blocks. Pure; part of the block store; nothing is allocated after
+ * salts_init().
  */
 #pragma once
 

@@ -44,8 +44,8 @@
  * not fit alone is refused when it is submitted; nothing is admitted in a step that preempted or
  * lacked a block, and a preempted entry comes back only where each running one can take one more
  * block. So no loop of preemption and admission exists without new requests, and none in which
- * nothing gets on. Who waits is admitted in its tenant's order of arrival, and the tenants by their
- * counters (tenants.h), so nobody waits for ever either.
+ * nothing gets on. Waiting requests are admitted in their tenant's order of arrival, and the
+ * tenants by their counters (tenants.h), so none waits for ever either.
  */
 #pragma once
 
@@ -278,8 +278,8 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due);
  * (HELD_LIMIT) or its blocks (HELD_BLOCKS), which is no sign of too little memory: the wait, the
  * gap and what is read again count apart. HELD_NONE: a running one lacked a block. */
 void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_held for_other);
-/* Who has more slots or blocks for its weight than the first in line's tenant gives way to it, if
- * that has waited a moment (yield.c). */
+/* A tenant with more slots or blocks for its weight than that of the first in line gives way to it,
+ * if that has waited a moment (yield.c). */
 void sched_make_way(struct sched *s, struct plan *p);
 /* Sets `held` of all tenants: blocks of their own that their running requests hold, else slots. */
 void sched_count_held(struct sched *s, bool blocks);

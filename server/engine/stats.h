@@ -20,7 +20,7 @@ enum engine_held {
     HELD_PREEMPTED, /* an entry was preempted or lacks a block: those that were in go first */
     HELD_PAUSED,    /* the high mark paused admission */
     HELD_BLOCKS,    /* it does not fit now, with the watermark left over */
-    HELD_GROWTH,    /* it fits now, but not with what all who run are expected to grow */
+    HELD_GROWTH,    /* it fits now, but not with what the running ones are expected to grow */
     HELD_COPIES,    /* its blocks are on their way from the host tier */
     HELD_COUNT
 };

@@ -15,13 +15,14 @@
  * get ahead by about all that its running requests have still to answer, and its next ones wait
  * until the other has had as much.
  *
- * Who was idle has saved nothing: when a tenant has work again its counter is lifted to the least
+ * An idle tenant saves nothing up: when it has work again its counter is lifted to the least
  * of those that have, or, when none has, to that of the last one that had, as it is by then. Has
  * work: one of its requests waits or is being read; those that decode get their rows in each step
  * anyway. A new key at the place of one that is gone begins like one that was idle.
  *
- * Slots are shared by weight, too: one who has waited a moment for one gets that of a tenant that
- * has more of them (yield.c). What was begun for that goes on when it is its tenant's turn again.
+ * Slots are shared by weight, too: a tenant that has waited a moment for one gets that of a
+ * tenant that has more of them (yield.c). What was begun for that goes on when it is its tenant's
+ * turn again.
  *
  * What is short when a block is lacking is memory, not tokens: what gives way is of the tenant
  * whose running requests hold most blocks for its weight (sched_plan_rows()): blocks of their own,

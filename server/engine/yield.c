@@ -7,10 +7,10 @@
  * tenant has as many afterwards, at least, as the other will have, so none of it goes back and
  * forth. A request that needs more blocks than its tenant's part waits for answers to end.
  *
- * What gives way for blocks is not a lack of memory: by itself it would have gone on. Who came to
- * a full pool would be admitted only where all have room to grow (foresee.c); for that, too, one
- * gives way, and no further one before a moment has passed, since how much room is gained is only
- * an expectation.
+ * What gives way for blocks is not a lack of memory: by itself it would have gone on. A
+ * request that finds the pool full would be admitted only where all have room to grow (foresee.c);
+ * for that, too, one gives way, and no further one before a moment has passed, since how much room
+ * is gained is only an expectation.
  *
  * plan.c asks at the head of each plan. No allocation: the list of those that give way is in
  * `share.readers`, which is of use later in a plan.
@@ -59,9 +59,9 @@ void sched_count_held(struct sched *s, bool blocks)
     }
 }
 
-/* Who gives its slot to that entry, by its place among the running: the last one of the tenant that
- * has most of them for its weight, when that has more than the entry's would have with it.
- * SCHED_NONE: it has its part, or all others come before it by priority. */
+/* The entry that gives its slot to that one, by its place among the running: the last one of the
+ * tenant that has most of them for its weight, when that has more than the entry's would have with
+ * it. SCHED_NONE: it has its part, or all others come before it by priority. */
 static uint32_t choose_yielding(struct sched *s, const struct entry *head)
 {
     struct tenants *t = &s->tenants;
@@ -99,8 +99,8 @@ static uint32_t choose_tenant(const struct tenants *t, uint64_t with)
     return chosen;
 }
 
-/* Those who give so many blocks to that entry, which needs `need`, in share.readers: their number;
- * 0 when all that may are not enough. */
+/* The entries that give so many blocks to that one, which needs `need`, in share.readers: their
+ * number; 0 when all that may are not enough. */
 static uint32_t choose_givers(struct sched *s, const struct entry *head, uint64_t need,
                               uint64_t lack)
 {

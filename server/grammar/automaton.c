@@ -1,6 +1,30 @@
 /*
  * The subset construction over bytes and calls (automaton.h). Called by compile.c for each new
- * form, and by grammar.c as a form is met.
+ * form, and by table.c and schema_keys.c for parts of one.
+ *
+ * nfa.c gives a graph in which a text may be at several nodes at once. A state here is the set of
+ * nodes where a text can be, so that a text is always in one state. Made as follows:
+ *
+ *   1. Bytes that no edge of the graph tells apart are one class, so that a state has a cell for
+ *      each class and not 256.
+ *   2. The start of each rule is closed over: every node that is reached without a byte
+ *      (close_over()). The sorted set is looked up in a hash of sets; a new set is a new state
+ *      (automaton_intern()).
+ *   3. For each state, in the order in which they were made: the nodes behind each class of bytes,
+ *      and behind each call of a rule, are closed over and are the state that this edge leads to
+ *      (add_edges(), add_calls()). That makes further states, until none is new.
+ *
+ * A call is an edge of its own: the rule that is called has its states once, however many places
+ * call it, and which place to return to is on a stack at run time (automaton_states.c). Two calls
+ * of the same rule from one state are joined, as bytes are, so that the stack stays one.
+ *
+ * Then what must not be is refused (a rule that begins with itself would push for ever without
+ * reading a byte), and twins are found: states that the next `longest` bytes do not tell apart. No
+ * token has more, so twins have the same mask. It is the refinement of Moore's minimization, a
+ * round for each byte: states are alike when they were, and their edges lead to what was alike.
+ *
+ * Sets can double in number with each node of the graph, so states, cells and steps have bounds,
+ * and steps are paid for (common/work.h).
  */
 #include "server/grammar/automaton.h"
 
@@ -167,7 +191,7 @@ static bool room_for_state(struct automaton_making *m)
 }
 
 /* The state of m->set, a new one if need be. */
-static uint32_t intern(struct automaton_making *m)
+static uint32_t automaton_intern(struct automaton_making *m)
 {
     struct automaton *a = &m->a;
     struct numbers *set = &m->set;
@@ -210,7 +234,7 @@ static uint32_t state_of(struct automaton_making *m, const uint32_t *node, uint3
     m->turn++;
     for (uint32_t i = 0; i < count; i++)
         close_over(m, node[i]);
-    return intern(m);
+    return automaton_intern(m);
 }
 
 /* ---- edges ---- */

@@ -10,9 +10,9 @@
  *
  * A configuration is (state, cell). Following calls and returns without reading a byte gives a set
  * of them, the closure; those that have an edge of a byte, sorted, and whether the text may end
- * here, are a place (intern()). Equal sets are one place, and what follows from a place by a class
- * of bytes is kept beside it (grammar.next), so a text walks from number to number once its ways
- * were met.
+ * here, are a place (automaton_states_intern()). Equal sets are one place, and what follows from a
+ * place by a class of bytes is kept beside it (grammar.next), so a text walks from number to number
+ * once its ways were met.
  *
  * Nothing grows without a bound: configurations of a closure, cells, places. What does not fit is
  * left out and counted (left_out), which forbids more than the grammar does and never allows what
@@ -128,8 +128,8 @@ static uint32_t left_of(const struct grammar *g, const struct grammar_config *co
 }
 
 /* The place of these configurations. */
-static uint32_t intern(struct grammar *g, struct grammar_config *config, uint32_t count,
-                       bool complete)
+static uint32_t automaton_states_intern(struct grammar *g, struct grammar_config *config,
+                                        uint32_t count, bool complete)
 {
     if (count == 0 && !complete)
         return PLACE_DEAD;
@@ -173,7 +173,7 @@ static uint32_t end(struct grammar *g)
     for (uint32_t i = 0; i < g->seen_count; i++)
         if (g->a.state[g->seen[i].state].moves)
             g->seen[count++] = g->seen[i];
-    return intern(g, g->seen, count, g->complete);
+    return automaton_states_intern(g, g->seen, count, g->complete);
 }
 
 uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte)
@@ -262,7 +262,7 @@ uint32_t place_return(struct grammar *g, uint32_t cell)
 uint32_t place_alone(struct grammar *g, uint32_t state)
 {
     struct grammar_config c = {state, 0};
-    uint32_t place = intern(g, &c, 1, false);
+    uint32_t place = automaton_states_intern(g, &c, 1, false);
 
     return place == PLACE_UNKNOWN ? PLACE_DEAD : place;
 }

@@ -131,7 +131,8 @@ static bool within_room(const struct grammar_cache *c, uint64_t bytes)
 
 /* Under the lock: whether there is room for so many bytes more, once those are gone that are not
  * in use, the oldest first: of its owner's for its share, of all for the rest. */
-static bool make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes, struct removed *out)
+static bool cache_make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes,
+                            struct removed *out)
 {
     for (uint32_t i = c->stats.kept; i-- > 0 && !within_share(c, owner, bytes);) {
         if (grammar_owner(c->kept[i].grammar) == owner && grammar_is_idle(c->kept[i].grammar))
@@ -252,7 +253,7 @@ static int cache_make(struct grammar_cache *c, const struct grammar_from *from,
     int r = grammar_compile(from->kind, from->text, from->len, c->lexicon, work, &g, fault);
     uint64_t made = ek_now_us();
     pthread_mutex_lock(&c->lock);
-    bool room = r == 0 && make_room(c, owner, grammar_bytes(g), &out);
+    bool room = r == 0 && cache_make_room(c, owner, grammar_bytes(g), &out);
     if (room)
         grammar_count(g, c->room, owner);
     c->stats.made += room;
@@ -284,7 +285,8 @@ int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
 
     pthread_mutex_lock(&c->lock);
     struct grammar *g = cache_find(c, from->kind, from->text, from->len);
-    bool room = g || make_room(c, owner, 1, &out); /* else there is no sense in compiling it */
+    bool room =
+        g || cache_make_room(c, owner, 1, &out); /* else there is no sense in compiling it */
     c->stats.hits += g != NULL;
     c->stats.misses += g == NULL;
     c->stats.refused += !room;

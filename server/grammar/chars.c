@@ -12,7 +12,7 @@
 #define SURROGATE_LAST  0xdfffu
 
 /* Inserts a range without surrogates and merges it with those it meets. */
-static void insert(struct chars *c, uint32_t lo, uint32_t hi)
+static void chars_insert(struct chars *c, uint32_t lo, uint32_t hi)
 {
     uint32_t from = 0;
 
@@ -40,15 +40,15 @@ void chars_add(struct chars *c, uint32_t lo, uint32_t hi)
     if (lo > hi)
         return;
     if (lo < SURROGATE_FIRST)
-        insert(c, lo, hi < SURROGATE_FIRST ? hi : SURROGATE_FIRST - 1);
+        chars_insert(c, lo, hi < SURROGATE_FIRST ? hi : SURROGATE_FIRST - 1);
     if (hi > SURROGATE_LAST)
-        insert(c, lo > SURROGATE_LAST ? lo : SURROGATE_LAST + 1, hi);
+        chars_insert(c, lo > SURROGATE_LAST ? lo : SURROGATE_LAST + 1, hi);
 }
 
 void chars_add_all(struct chars *c, const struct chars *other)
 {
     for (uint32_t i = 0; i < other->count; i++)
-        insert(c, other->at[i].lo, other->at[i].hi);
+        chars_insert(c, other->at[i].lo, other->at[i].hi);
     c->failed |= other->failed;
 }
 

@@ -91,8 +91,8 @@ static int read_either(const char *text, size_t len, struct expr_set *set, uint3
 }
 
 /* What a set says beside its texts. As grammar_new(). */
-static int tell(const struct expr_set *set, enum grammar_kind kind, struct ek_work *work,
-                struct grammar *g)
+static int compile_tell(const struct expr_set *set, enum grammar_kind kind, struct ek_work *work,
+                        struct grammar *g)
 {
     if (kind == GRAMMAR_EITHER)
         grammar_take_marks(g);
@@ -125,7 +125,7 @@ int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const 
     else
         automaton_done(&a);
     if (r == 0)
-        r = tell(&set, kind, work, g);
+        r = compile_tell(&set, kind, work, g);
     expr_done(&set);
     if (r == 0)
         *ret_grammar = g;

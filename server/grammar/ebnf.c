@@ -31,7 +31,7 @@ static int ebnf_refuse(struct reader *r, size_t at, const char *what)
     return expr_refuse_line(r->s, at < r->len ? at : r->len, what, r->fault);
 }
 
-static bool is_name(char c)
+static bool ebnf_is_name(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-';
@@ -64,7 +64,7 @@ static bool accept(struct reader *r, const char *text)
 static size_t name_length(const struct reader *r)
 {
     size_t n = 0;
-    while (r->at + n < r->len && is_name(r->s[r->at + n]))
+    while (r->at + n < r->len && ebnf_is_name(r->s[r->at + n]))
         n++;
     return n;
 }
@@ -143,7 +143,7 @@ static int read_char(struct reader *r, uint32_t *ret_cp)
     return ebnf_refuse(r, r->at, "an escape is not known");
 }
 
-static int read_text(struct reader *r, char quote, uint32_t *ret_expr)
+static int ebnf_read_text(struct reader *r, char quote, uint32_t *ret_expr)
 {
     struct ek_buf text = {0};
     size_t from = r->at;
@@ -214,9 +214,9 @@ static int read_item(struct reader *r, uint32_t *ret_expr)
         return code;
     }
     if (accept(r, "\""))
-        return read_text(r, '"', ret_expr);
+        return ebnf_read_text(r, '"', ret_expr);
     if (accept(r, "'"))
-        return read_text(r, '\'', ret_expr);
+        return ebnf_read_text(r, '\'', ret_expr);
     if (accept(r, "["))
         return read_class(r, ret_expr);
     if (accept(r, ".")) {

@@ -231,7 +231,7 @@ void expr_table_final(struct expr_set *s, uint32_t state)
 /* ---- characters ---- */
 
 /* The continuation bytes of cp, `n` of them, all equal to what is given from there on. */
-static uint32_t tail(uint32_t n, uint8_t byte)
+static uint32_t expr_tail(uint32_t n, uint8_t byte)
 {
     uint32_t bits = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -245,7 +245,7 @@ static const uint8_t heads[] = {0x00, 0xc0, 0xe0, 0xf0};
 static void push_range(struct expr_list *out, uint32_t lo, uint32_t hi, uint32_t n)
 {
     for (uint32_t i = 1; i <= n; i++) {
-        uint32_t mask = tail(i, 0x3f);
+        uint32_t mask = expr_tail(i, 0x3f);
         if ((lo & ~mask) == (hi & ~mask))
             continue;
         if ((lo & mask) != 0) {

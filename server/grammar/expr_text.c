@@ -23,7 +23,7 @@ struct text {
 };
 
 /* Where a byte leads: to a place, or it completes a word (else UINT32_MAX). */
-struct step {
+struct text_step {
     uint32_t place, word;
 };
 
@@ -53,11 +53,11 @@ static void add_places(struct text *t)
 }
 
 /* After one byte more. */
-static struct step expr_step(const struct text *t, uint32_t place, uint8_t byte)
+static struct text_step expr_step(const struct text *t, uint32_t place, uint8_t byte)
 {
     char s[TEXT_WORD_MOST + 1];
     size_t n = t->len[place];
-    struct step step = {.word = UINT32_MAX};
+    struct text_step step = {.word = UINT32_MAX};
 
     if (!t->leads[byte])
         return step;
@@ -76,13 +76,13 @@ static struct step expr_step(const struct text *t, uint32_t place, uint8_t byte)
 }
 
 /* What follows after this step. */
-static uint32_t expr_follow(const struct text *t, struct step step)
+static uint32_t expr_follow(const struct text *t, struct text_step step)
 {
     return step.word != UINT32_MAX ? t->word[step.word].then
                                    : expr_call(t->set, t->rule[step.place]);
 }
 
-static bool alike(struct step a, struct step b)
+static bool alike(struct text_step a, struct text_step b)
 {
     return a.word == b.word && (a.word != UINT32_MAX || a.place == b.place);
 }
@@ -122,7 +122,7 @@ static bool is_within(const char *place, size_t len)
 static void write_place(const struct text *t, uint32_t place, bool ends, bool utf8)
 {
     struct expr_list alt = {.set = t->set};
-    struct step step[256];
+    struct text_step step[256];
     const uint32_t bytes = utf8 ? 0x80 : 0x100;
 
     if (utf8 && is_within(t->place[place], t->len[place])) {

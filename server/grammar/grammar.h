@@ -76,7 +76,7 @@ uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any 
 /* Once, before others know it: counts it in the room, as one of this owner's, until its last
  * reference is gone. */
 void grammar_count(struct grammar *g, struct grammar_room *room, uint32_t owner);
-/* Or until then: of one that is idle, by who has it and frees it next. */
+/* Or until then: of one that is idle, by its owner, which frees it next. */
 void grammar_uncount(struct grammar *g);
 uint32_t grammar_owner(const struct grammar *g);
 void grammar_room_unref(struct grammar_room *room);

@@ -21,7 +21,7 @@ static bool at_braces(const struct lark *r)
            r->s[r->at + 1] <= '9';
 }
 
-static int read_name(struct lark *r, size_t len, uint32_t *ret_expr)
+static int lark_expr_read_name(struct lark *r, size_t len, uint32_t *ret_expr)
 {
     struct lark_name *n;
     size_t from = r->at;
@@ -79,7 +79,7 @@ int lark_item(struct lark *r, uint32_t *ret_expr)
     size_t from = r->at, n = lark_name_length(r);
 
     if (n > 0)
-        return read_name(r, n, ret_expr);
+        return lark_expr_read_name(r, n, ret_expr);
     if (lark_accept(r, "\"")) {
         int code = lark_text(r, ret_expr);
         *ret_expr = behind(r, *ret_expr);

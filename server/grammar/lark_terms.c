@@ -20,7 +20,7 @@ enum visit { VISIT_NEW, VISIT_OPEN, VISIT_DONE };
 
 static int settle_one(struct lark *r, struct lark_name *n, uint32_t depth, uint32_t *ret_weight);
 
-static struct lark_name *name_of(struct lark *r, uint32_t rule)
+static struct lark_name *lark_terms_name_of(struct lark *r, uint32_t rule)
 {
     for (uint32_t i = 0; i < r->names; i++)
         if (r->name[i].rule == rule)
@@ -48,7 +48,7 @@ static int settle_in(struct lark *r, struct lark_name *n, uint32_t at, uint32_t 
         for (uint32_t i = 0; code == 0 && i < e.b; i++)
             code = settle_in(r, n, r->set->item[e.a + i], depth + 1, weight);
     } else if (e.kind == EXPR_KIND_CALL) {
-        struct lark_name *to = name_of(r, e.a);
+        struct lark_name *to = lark_terms_name_of(r, e.a);
         uint32_t own = 0;
         if (!to || !ek_work_pay(r->set->work, 1 + r->names / 8))
             return 0;

@@ -1,7 +1,33 @@
 /*
- * Masks: for each state of the automaton a walk over the vocabulary, kept; for a place the union
- * over its configurations, with the tokens that go on behind the end of a rule followed for the
- * stack at hand.
+ * Masks: the tokens that may come next in a text of a form, a bit for each. Called by grammar.c for
+ * each token that is drawn, so most of the work is kept from one to the next.
+ *
+ * A token is several bytes, and it fits when all of them do. The vocabulary is a trie over bytes
+ * (lexicon.h), so tokens that begin alike are tried once: masks_walk() goes through its nodes in
+ * order, takes the place behind each byte from the one before, and skips all below a node whose
+ * byte does not fit. That is a walk over up to some hundred thousand nodes, too long for a token.
+ *
+ * But most of it depends on the state of the automaton alone and not on the stack below it, as long
+ * as the token stays within the rule at hand. So the walk is done once for each state, with an
+ * empty stack, and what it finds is kept (struct local): the tokens that fit, and the nodes behind
+ * which the rule may be over while the token goes on, its exits. The mask of a place is then the
+ * union over its configurations: what is kept for the state, and from each exit a short walk on
+ * from where the stack at hand returns to. Twins share what is kept.
+ *
+ * Three more things are asked of a mask:
+ *
+ *   - the end of the text, where the place is complete (add_ends()); with `more` only where no
+ *     other token fits
+ *   - marks of calls and other special tokens, which are no bytes and which no walk meets
+ *     (add_specials())
+ *   - room: where `max_tokens` leaves few, only tokens behind which the shortest end still fits
+ *     (near.h). Each place knows the fewest tokens to its end. `worst` of a mask is the most that
+ *     one of its tokens leaves; while that fits, nothing has to be left out. Else the whole
+ *     vocabulary is walked for the stack at hand (near_mask()), and the result is kept with the
+ *     range of limits for which it is the same.
+ *
+ * All kept things have fixed room; when it is short, masks_tight() says so and all is forgotten. A
+ * walk that the meter stops (common/work.h) gives nothing that may be used.
  */
 #include <string.h>
 
@@ -25,8 +51,8 @@ static void note_left(struct grammar *g, uint32_t left)
 
 /* Adds the tokens of lexicon nodes from..to (the subtree of a node of that depth) to bits. Where
  * `exit` is given, nodes behind which the place is complete and tokens go on are put there. */
-static uint32_t walk(struct grammar *g, uint32_t place, uint32_t from, uint32_t to, uint32_t depth,
-                     uint32_t *bits, uint32_t *exit)
+static uint32_t masks_walk(struct grammar *g, uint32_t place, uint32_t from, uint32_t to,
+                           uint32_t depth, uint32_t *bits, uint32_t *exit)
 {
     const struct lexicon *l = g->lexicon;
     uint32_t way[LEXICON_LONGEST + 1], exits = 0, nodes = 0;
@@ -94,7 +120,7 @@ static const struct local *local_mask(struct grammar *g, uint32_t state, uint32_
         return &g->local[g->local_of[state] - 1];
     memset(g->scratch, 0, x->words * sizeof(*g->scratch));
     g->worst = 0;
-    uint32_t exits = walk(g, place_alone(g, state), 0, x->nodes, 0, g->scratch, g->exit);
+    uint32_t exits = masks_walk(g, place_alone(g, state), 0, x->nodes, 0, g->scratch, g->exit);
     *ret_exits = exits;
     if (!ek_work_pay(g->work, x->words / 4))
         return NULL;
@@ -149,7 +175,7 @@ static uint32_t add_config(struct grammar *g, struct grammar_config c, uint32_t 
     g->worst = 0;
     for (uint32_t i = 0; i < exits && !ek_work_stopped(g->work); i++) {
         const struct lexicon_node *n = &x->node[exit[i]];
-        (void)walk(g, place, exit[i] + 1, n->after, n->depth, bits, NULL);
+        (void)masks_walk(g, place, exit[i] + 1, n->after, n->depth, bits, NULL);
     }
     return g->worst > worst ? g->worst : worst;
 }
@@ -162,7 +188,7 @@ static uint32_t add_ends(const struct grammar *g, uint32_t *bits, uint32_t count
 }
 
 /* Notes what a token has left that is left out. */
-static bool within(struct near_mask *n, uint32_t left)
+static bool masks_within(struct near_mask *n, uint32_t left)
 {
     if (left > n->from && left <= n->to)
         n->to = left - 1;
@@ -179,7 +205,7 @@ static uint32_t add_specials(struct grammar *g, uint32_t place, struct near_mask
     (void)ek_work_pay(g->work, may ? 8ull * l->specials : 0);
     for (uint32_t i = 0; i < l->specials && may; i++) {
         uint32_t next = place_token(g, place, l->special[i]);
-        if (next == PLACE_DEAD || !within(n, g->place[next].left))
+        if (next == PLACE_DEAD || !masks_within(n, g->place[next].left))
             continue;
         note_left(g, g->place[next].left);
         set_bit(bits, l->special[i]);
@@ -206,7 +232,7 @@ static void add_near(struct grammar *g, struct near_mask *n, uint32_t *bits)
             continue;
         }
         way[node->depth] = next;
-        bool fits = node->token >= 0 && within(n, g->place[next].left);
+        bool fits = node->token >= 0 && masks_within(n, g->place[next].left);
         if (fits)
             note_left(g, g->place[next].left);
         for (int32_t t = fits ? node->token : -1; t >= 0; t = l->same[t]) {

@@ -99,7 +99,7 @@ static void near_sweep(struct nearing *n)
 /* ---- in tokens ---- */
 
 /* Along bytes of the way: after each of its pieces that is a token. */
-static uint32_t cut(const struct nearing *n, uint32_t state)
+static uint32_t near_cut(const struct nearing *n, uint32_t state)
 {
     const struct automaton *a = n->a;
     uint32_t best = NEAR_NONE, node = LEXICON_NONE;
@@ -128,7 +128,7 @@ static uint32_t tokens_from(const struct nearing *n, uint32_t state)
     if (way == WAY_NONE)
         return NEAR_NONE;
     if (way < WAY_CALL)
-        return cut(n, state);
+        return near_cut(n, state);
     const struct automaton_call *c = &a->call[a->state[state].first_call + way - WAY_CALL];
     return near_add(n->near[a->start[c->rule]], n->near[c->next]);
 }

@@ -13,7 +13,7 @@ struct except {
     size_t count;
 };
 
-static const json_t *next(const struct except *x, size_t *at)
+static const json_t *schema_except_next(const struct except *x, size_t *at)
 {
     while (*at < json_array_size(x->list)) {
         const json_t *v = json_array_get(x->list, (*at)++);
@@ -67,8 +67,8 @@ static json_t *schema_except_between(const json_t *schema, double low, double hi
     return out;
 }
 
-static int numbers(struct schema_reader *r, const json_t *schema, const struct except *x,
-                   uint32_t *ret_expr)
+static int schema_except_numbers(struct schema_reader *r, const json_t *schema,
+                                 const struct except *x, uint32_t *ret_expr)
 {
     struct expr_list alt = {.set = r->set};
     double *at = calloc(x->count + 2, sizeof(*at));
@@ -77,7 +77,7 @@ static int numbers(struct schema_reader *r, const json_t *schema, const struct e
 
     if (code == 0) {
         at[n++] = -INFINITY;
-        for (const json_t *v; (v = next(x, &i));)
+        for (const json_t *v; (v = schema_except_next(x, &i));)
             at[n++] = json_number_value(v);
         at[n++] = INFINITY;
         qsort(at, n, sizeof(*at), compare_numbers);
@@ -115,7 +115,7 @@ static int strings(struct schema_reader *r, const json_t *schema, const struct e
         if (json_object_get(schema, beside[k]))
             code = schema_refuse(r, beside[k], "`%s` beside a `not` of strings is not offered",
                                  beside[k]);
-    for (const json_t *v; code == 0 && (v = next(x, &i));) {
+    for (const json_t *v; code == 0 && (v = schema_except_next(x, &i));) {
         text[n++] = json_string_value(v);
         if (json_string_length(v) > 160)
             code = schema_refuse(r, "not", "strings of more than 160 bytes are not offered");
@@ -133,7 +133,7 @@ int schema_except(struct schema_reader *r, const json_t *schema, unsigned type, 
     struct except x = {json_object_get(json_object_get(schema, "not"), "enum"), type, 0};
     size_t i = 0;
 
-    while (next(&x, &i))
+    while (schema_except_next(&x, &i))
         x.count++;
     *ret_expr = EXPR_NEVER;
     if (x.count == 0)
@@ -142,7 +142,7 @@ int schema_except(struct schema_reader *r, const json_t *schema, unsigned type, 
     case TYPE_NULL: return 0;
     case TYPE_BOOLEAN: return two_words(r, &x, ret_expr);
     case TYPE_INTEGER:
-    case TYPE_NUMBER: return numbers(r, schema, &x, ret_expr);
+    case TYPE_NUMBER: return schema_except_numbers(r, schema, &x, ret_expr);
     case TYPE_STRING: return strings(r, schema, &x, ret_expr);
     case TYPE_ARRAY:
     case TYPE_OBJECT:

@@ -263,7 +263,7 @@ int frame_raw_value(struct schema_reader *r, const struct raw_form *f, const jso
 }
 
 /* Before a value: what it says of itself. A text where the schema says nothing of a type. */
-static uint32_t told(struct expr_set *s, const struct told_type *t, const char *type)
+static uint32_t schema_frames_told(struct expr_set *s, const struct told_type *t, const char *type)
 {
     const bool text = !type || strcmp(type, "string") == 0;
     const char *word = text                           ? t->text
@@ -281,7 +281,7 @@ static uint32_t told_any(struct expr_set *s, const struct told_type *t)
     struct expr_list alt = {.set = s};
 
     for (size_t i = 0; i < (t->other ? 2 : sizeof(types) / sizeof(types[0])); i++)
-        expr_push(&alt, told(s, t, types[i]));
+        expr_push(&alt, schema_frames_told(s, t, types[i]));
     return expr_alt(&alt);
 }
 
@@ -292,7 +292,8 @@ static int framed_value(struct schema_reader *r, const struct frame *f, const js
 
     if (f->told)
         *ret_expr = expr_pair(
-            r->set, told(r->set, f->told, json_string_value(json_object_get(schema, "type"))),
+            r->set,
+            schema_frames_told(r->set, f->told, json_string_value(json_object_get(schema, "type"))),
             *ret_expr);
     return code;
 }

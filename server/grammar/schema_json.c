@@ -58,7 +58,7 @@ static uint32_t make_ws(struct expr_set *s)
     return expr_maybe(s, expr_either(s, expr_text(s, " "), line));
 }
 
-static uint32_t digits(struct expr_set *s, uint32_t least, uint32_t most)
+static uint32_t schema_json_digits(struct expr_set *s, uint32_t least, uint32_t most)
 {
     return expr_repeat(s, expr_byte(s, '0', '9'), least, most);
 }
@@ -68,13 +68,15 @@ static uint32_t make_number(struct expr_set *s, bool whole)
 {
     struct expr_list all = {.set = s}, exponent = {.set = s};
     expr_push(&all, expr_maybe(s, expr_text(s, "-")));
-    expr_push(&all, expr_either(s, expr_text(s, "0"),
-                                expr_pair(s, expr_byte(s, '1', '9'), digits(s, 0, 14))));
+    expr_push(&all,
+              expr_either(s, expr_text(s, "0"),
+                          expr_pair(s, expr_byte(s, '1', '9'), schema_json_digits(s, 0, 14))));
     if (!whole) {
-        expr_push(&all, expr_maybe(s, expr_pair(s, expr_text(s, "."), digits(s, 1, 15))));
+        expr_push(&all,
+                  expr_maybe(s, expr_pair(s, expr_text(s, "."), schema_json_digits(s, 1, 15))));
         expr_push(&exponent, expr_either(s, expr_text(s, "e"), expr_text(s, "E")));
         expr_push(&exponent, expr_maybe(s, expr_either(s, expr_text(s, "+"), expr_text(s, "-"))));
-        expr_push(&exponent, digits(s, 1, 2));
+        expr_push(&exponent, schema_json_digits(s, 1, 2));
         expr_push(&all, expr_maybe(s, expr_seq(&exponent)));
     }
     return expr_seq(&all);

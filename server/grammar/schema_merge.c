@@ -1,6 +1,31 @@
 /*
- * Two schemas that must both hold become one; and whether two can hold at once. Both look at the
- * keywords only: what they cannot tell they refuse, or answer with "perhaps".
+ * Two schemas that must both hold become one (schema_merge()), since an automaton is made of one;
+ * and whether two can hold at once (schema_apart()), which tells the branches of a oneOf apart.
+ * Called by the readers of schemas. Both look at the keywords only: what they cannot tell they
+ * refuse, or answer with "perhaps".
+ *
+ * A schema is flattened first: what its $ref leads to and each part of its allOf are merged into
+ * it, one level deep. Schemas below stay as they are, with their references, so that one which
+ * contains itself does not go on for ever. What a name leads to is kept (r->flat), since many
+ * references may lead to the same and each of these to many again.
+ *
+ * Merging goes keyword by keyword; one that only one side has is taken over. What both have is
+ * joined by what it means (how_of()):
+ *
+ *   bounds       the stricter one
+ *   types, enum  what both have; a const is an enum of one
+ *   required     all of both
+ *   schemas      an allOf of the two, merged when it is reached: { allOf: [a, b] }
+ *   properties   those of both; one that the other side does not declare must be let in by its
+ *                additionalProperties
+ *   anyOf        each of one with each of the other
+ *   anything else has to be equal, or is refused by its name: a form that allows more than was
+ *                asked for would be worse
+ *
+ * Two schemas are apart when a value that both allow cannot exist for one reason that is seen at
+ * once: no value of an enum fits, no type is in both, bounds do not meet, or a property that both
+ * require is apart in them. Where no such reason is seen they may still be apart, and the caller
+ * takes them for not. Each step is paid for (common/work.h).
  */
 #include <errno.h>
 #include <math.h>
@@ -36,7 +61,7 @@ static double schema_merge_bound(const json_t *schema, const char *keyword, doub
     return json_is_number(v) ? json_number_value(v) : missing;
 }
 
-static size_t characters(const char *s)
+static size_t schema_merge_characters(const char *s)
 {
     size_t n = 0;
     uint32_t cp;
@@ -102,7 +127,7 @@ bool schema_allows(const struct schema_reader *r, const json_t *schema, unsigned
                d < schema_merge_bound(schema, "exclusiveMaximum", INFINITY);
     }
     if (json_is_string(v)) {
-        double n = (double)characters(json_string_value(v));
+        double n = (double)schema_merge_characters(json_string_value(v));
         return n >= schema_merge_bound(schema, "minLength", 0) &&
                n <= schema_merge_bound(schema, "maxLength", INFINITY);
     }

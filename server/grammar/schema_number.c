@@ -175,7 +175,7 @@ static uint32_t decimal(struct expr_set *s, int64_t lo, int64_t hi, uint32_t pla
 }
 
 /* The same with signs. */
-static uint32_t scaled(struct expr_set *s, int64_t lo, int64_t hi, uint32_t places)
+static uint32_t schema_number_scaled(struct expr_set *s, int64_t lo, int64_t hi, uint32_t places)
 {
     struct expr_list alt = {.set = s};
 
@@ -234,7 +234,7 @@ static int read_bounds(struct schema_reader *r, const json_t *schema, struct bou
 }
 
 /* x * 10^places as a whole number, the next one inside when it is none or not allowed. */
-static int64_t scale(double x, uint32_t places, bool up, bool without)
+static int64_t schema_number_scale(double x, uint32_t places, bool up, bool without)
 {
     long double y = x;
     for (uint32_t i = 0; i < places; i++)
@@ -270,11 +270,11 @@ static uint32_t automaton_states_of(double x, uint32_t most)
 static uint32_t whole_range(struct expr_set *s, struct bounds b)
 {
     const int64_t most = 999999999999999;
-    int64_t lo = isfinite(b.low) ? scale(b.low, 0, true, b.above) : -most;
-    int64_t hi = isfinite(b.high) ? scale(b.high, 0, false, b.below) : most;
+    int64_t lo = isfinite(b.low) ? schema_number_scale(b.low, 0, true, b.above) : -most;
+    int64_t hi = isfinite(b.high) ? schema_number_scale(b.high, 0, false, b.below) : most;
     if (lo > hi)
         return EXPR_NEVER;
-    return scaled(s, lo, hi, 0);
+    return schema_number_scaled(s, lo, hi, 0);
 }
 
 static uint32_t real_range(struct expr_set *s, struct bounds b)
@@ -294,13 +294,14 @@ static uint32_t real_range(struct expr_set *s, struct bounds b)
     uint32_t places = low > high ? low : high;
     places = places < FRACTION_BEST ? FRACTION_BEST : places;
     places = places > most ? most : places;
-    expr_push(&alt, scaled(s, scale(in.low, places, true, in.above),
-                           scale(in.high, places, false, in.below), places));
+    expr_push(&alt,
+              schema_number_scaled(s, schema_number_scale(in.low, places, true, in.above),
+                                   schema_number_scale(in.high, places, false, in.below), places));
     /* Large ones behind that, whole. */
     if (open_high && in.high == far)
-        expr_push(&alt, scaled(s, HALF_OPEN + 1, (int64_t)BOUND_MOST - 1, 0));
+        expr_push(&alt, schema_number_scaled(s, HALF_OPEN + 1, (int64_t)BOUND_MOST - 1, 0));
     if (open_low && in.low == -far)
-        expr_push(&alt, scaled(s, 1 - (int64_t)BOUND_MOST, -HALF_OPEN - 1, 0));
+        expr_push(&alt, schema_number_scaled(s, 1 - (int64_t)BOUND_MOST, -HALF_OPEN - 1, 0));
     return expr_alt(&alt);
 }
 
@@ -358,8 +359,9 @@ static uint32_t read_places(struct expr_set *s, uint32_t places, struct bounds b
         b.low = -far;
     if (!isfinite(b.high) || b.high > far)
         b.high = far;
-    int64_t lo = scale(b.low, places, true, b.above), hi = scale(b.high, places, false, b.below);
-    return lo > hi ? EXPR_NEVER : scaled(s, lo, hi, places);
+    int64_t lo = schema_number_scale(b.low, places, true, b.above),
+            hi = schema_number_scale(b.high, places, false, b.below);
+    return lo > hi ? EXPR_NEVER : schema_number_scaled(s, lo, hi, places);
 }
 
 /* Whether it has no more places. */

@@ -34,7 +34,7 @@ static int read_arguments(struct schema_reader *r, const json_t *tool, bool boun
     return code;
 }
 
-static const char *name_of(const json_t *tool)
+static const char *schema_tools_name_of(const json_t *tool)
 {
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
@@ -167,7 +167,7 @@ static int read_deepseek_call(struct schema_reader *r, const json_t *tool, bool 
 
     expr_push(&all, expr_text(r->set, "<｜tool▁call▁begin｜>"));
     expr_push(&all, expr_text(r->set, v3 ? "function<｜tool▁sep｜>" : ""));
-    expr_push(&all, expr_text(r->set, name_of(tool)));
+    expr_push(&all, expr_text(r->set, schema_tools_name_of(tool)));
     expr_push(&all, expr_text(r->set, v3 ? "\n```json\n" : "<｜tool▁sep｜>"));
     expr_push(&all, arguments);
     expr_push(&all, expr_text(r->set, v3 ? "\n```" : ""));
@@ -203,7 +203,7 @@ static int read_kimi_call(struct schema_reader *r, const json_t *tool, bool boun
     int code = read_arguments(r, tool, bound, &arguments);
 
     expr_push(&all, expr_text(r->set, "<|tool_call_begin|>functions."));
-    expr_push(&all, expr_text(r->set, name_of(tool)));
+    expr_push(&all, expr_text(r->set, schema_tools_name_of(tool)));
     expr_push(&all, expr_text(r->set, ":"));
     expr_push(&all, expr_repeat(r->set, digit, 1, 3));
     expr_push(&all, expr_text(r->set, "<|tool_call_argument_begin|>"));
@@ -224,7 +224,7 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
         const json_t *tool = json_array_get(tools, i);
         bool bound = is_strict(tool);
         uint32_t e = EXPR_NEVER;
-        if (!name_of(tool))
+        if (!schema_tools_name_of(tool))
             code = ek_fault_set(r->fault, "", "a tool has no name");
         else if (ONE_OF(style, "qwen3_coder", "seed_oss", "mimo"))
             code = tool_read_qwen(r, tool, bound, strcmp(style, "mimo") != 0, &e);
@@ -264,7 +264,7 @@ static int read_named_call(struct schema_reader *r, const json_t *tools, uint32_
         uint32_t e = EXPR_NEVER;
         struct expr_list all = {.set = r->set};
         code = read_arguments(r, tool, is_strict(tool), &e);
-        expr_push(&all, expr_text(r->set, name_of(tool)));
+        expr_push(&all, expr_text(r->set, schema_tools_name_of(tool)));
         expr_push(&all, expr_maybe(r->set, expr_text(r->set, "[ARGS]")));
         expr_push(&all, e);
         expr_push(&alt, expr_seq(&all));

@@ -58,7 +58,7 @@ static int find_values(struct few *f, const json_t *flat)
 }
 
 /* With a comma in front unless it is the first. */
-static uint32_t element(struct few *f, uint32_t which, bool first)
+static uint32_t schema_unique_element(struct few *f, uint32_t which, bool first)
 {
     return first ? f->value[which] : expr_pair(f->r->set, json_comma(f->r), f->value[which]);
 }
@@ -75,7 +75,7 @@ static uint32_t any_order(struct few *f, uint32_t used)
         expr_push(&alt, EXPR_EMPTY);
     for (uint32_t i = 0; i < f->count && taken < f->most; i++)
         if (!(used >> i & 1))
-            expr_push(&alt, expr_pair(f->r->set, element(f, i, taken == 0),
+            expr_push(&alt, expr_pair(f->r->set, schema_unique_element(f, i, taken == 0),
                                       any_order(f, used | 1u << i)));
     uint32_t e = json_as_call(f->r, expr_alt(&alt), "set");
     f->memo[used] = e + 1;
@@ -97,7 +97,7 @@ static uint32_t in_order(struct few *f, uint32_t most)
                 continue;
             }
             expr_push(&alt, f->memo[(from + 1) * wide + taken]);
-            expr_push(&alt, expr_pair(s, element(f, from, taken == 0),
+            expr_push(&alt, expr_pair(s, schema_unique_element(f, from, taken == 0),
                                       f->memo[(from + 1) * wide + taken + 1]));
             f->memo[from * wide + taken] = json_as_call(f->r, expr_alt(&alt), "set");
         }

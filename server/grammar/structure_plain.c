@@ -150,7 +150,8 @@ struct tag_words {
     uint32_t count, bytes;
 };
 
-static void add_words(struct tag_words *w, const json_t *list, bool own_groups, uint32_t group)
+static void structure_plain_add_words(struct tag_words *w, const json_t *list, bool own_groups,
+                                      uint32_t group)
 {
     for (size_t i = 0; i < structure_count(list) && w->count < WORDS_MOST; i++) {
         const json_t *one = structure_at(list, i);
@@ -171,10 +172,10 @@ int structure_until(struct structure *t, const json_t *triggers, const json_t *e
         return structure_refuse(t, "free text has no end here: the tag around it needs an `end`");
     if (json_array_size(triggers) > STRUCTURE_TRIGGERS)
         return structure_refuse(t, "there are more than %u triggers", STRUCTURE_TRIGGERS);
-    add_words(&w, triggers, true, 0);
-    add_words(&w, f.ends, false, GROUP_ENDS);
-    add_words(&w, f.not_in, false, UNTIL_NEVER);
-    add_words(&w, excluded, false, UNTIL_NEVER);
+    structure_plain_add_words(&w, triggers, true, 0);
+    structure_plain_add_words(&w, f.ends, false, GROUP_ENDS);
+    structure_plain_add_words(&w, f.not_in, false, UNTIL_NEVER);
+    structure_plain_add_words(&w, excluded, false, UNTIL_NEVER);
     if (w.bytes > UNTIL_BYTES)
         return structure_refuse(t,
                                 "what ends a free text has %u bytes in all; at most %u are "

@@ -1,4 +1,21 @@
-/* The automaton is taken in the order in which its states are met, so that it begins in state 0. */
+/*
+ * Operations on the set of texts that an expression has (table.h). Called by the readers of Lark's
+ * notation and of regular expressions, where a form says "the shortest", "both" or "but not".
+ *
+ * The expression is copied into a set of its own, with the bodies of rules in place of calls, and
+ * compiled: without calls its automaton needs no stack, a state alone says what may follow.
+ *
+ *   shortest  walks from the start and does not go on behind a state that accepts, so no text is
+ *             left that another one begins
+ *   both      walks the two automata side by side: a pair of states is one of the result,
+ *             and accepts when both do; with `except` the second must not, and may have failed
+ *             long ago (AUTOMATON_NONE). Pairs from which no text can end are left out, by going
+ *             over the edges backwards until nothing changes
+ *   ends      asks what may follow behind a text that is complete
+ *
+ * The result goes back into the caller's set as a table of edges, numbered in the order in which
+ * the states are met, so that it begins in state 0. Work is paid for by the pair and the edge.
+ */
 #include "server/grammar/table.h"
 
 #include <errno.h>
@@ -109,8 +126,8 @@ static int write_shortest(struct expr_set *set, const struct automaton *a, uint3
 }
 
 /* The automaton of one expression, in a set of its own. */
-static int compile(struct expr_set *from, uint32_t expr, struct automaton *ret_automaton,
-                   struct ek_fault *fault)
+static int table_compile(struct expr_set *from, uint32_t expr, struct automaton *ret_automaton,
+                         struct ek_fault *fault)
 {
     struct expr_set set;
 
@@ -133,7 +150,7 @@ int table_shortest(struct expr_set *set, uint32_t expr, uint32_t *ret_expr, stru
         *ret_expr = EXPR_EMPTY;
         return 0; /* the compiler of the set says why */
     }
-    int r = compile(set, expr, &a, fault);
+    int r = table_compile(set, expr, &a, fault);
     if (r == 0)
         r = write_shortest(set, &a, ret_expr);
     automaton_done(&a);
@@ -327,9 +344,9 @@ int table_both(struct expr_set *set, uint32_t expr, uint32_t other, bool except,
     *ret_expr = EXPR_EMPTY;
     if (!expr_ok(set))
         return 0; /* the compiler of the set says why */
-    int r = compile(set, expr, &a, fault);
+    int r = table_compile(set, expr, &a, fault);
     if (r == 0)
-        r = compile(set, other, &b, fault);
+        r = table_compile(set, other, &b, fault);
     if (r == 0)
         r = write_pairs(&x, ret_expr);
     automaton_done(&a);
@@ -349,7 +366,7 @@ int table_ends(struct expr_set *set, uint32_t expr, struct table_ends *ret_ends,
     struct table_ends ends = {0};
     struct automaton a = {0};
 
-    int r = expr_ok(set) ? compile(set, expr, &a, fault) : 0;
+    int r = expr_ok(set) ? table_compile(set, expr, &a, fault) : 0;
     for (uint32_t q = 0; r == 0 && q < a.states && ek_work_pay(set->work, 16); q++) {
         for (uint32_t b = 0; b < 256 && a.state[q].accepts; b++) {
             bool blank = b == ' ' || (b >= '\t' && b <= '\r');

@@ -50,8 +50,8 @@ static int read_family(const struct model_json *j, struct model_config *c)
 }
 
 /* The name that the file has for a key: the family's own, if it is there. */
-static const char *key_of(const struct model_json *j, const struct model_config *c,
-                          const char *usual)
+static const char *config_key_of(const struct model_json *j, const struct model_config *c,
+                                 const char *usual)
 {
     const struct family_key *k = c->family->keys;
     for (uint32_t i = 0; i < FAMILY_KEYS_MOST && k[i].usual; i++)
@@ -62,7 +62,7 @@ static const char *key_of(const struct model_json *j, const struct model_config 
 
 static int read_layers(const struct model_json *j, struct model_config *c)
 {
-    const char *key = key_of(j, c, "num_hidden_layers");
+    const char *key = config_key_of(j, c, "num_hidden_layers");
     const uint64_t listed = c->family->count ? c->family->count(j) : 0;
     if (listed > CONFIG_LAYERS_MOST)
         return ek_fault_set(j->fault, key, "%s: %llu layers are named; at most %u are supported",
@@ -81,19 +81,20 @@ static int read_intermediate(const struct model_json *j, const char *key, struct
 
 static int read_shape(const struct model_json *j, struct model_config *c)
 {
-    int r = config_read_u32(j, key_of(j, c, "hidden_size"), 1u << 16, 0, &c->hidden);
+    int r = config_read_u32(j, config_key_of(j, c, "hidden_size"), 1u << 16, 0, &c->hidden);
     if (r == 0)
-        r = read_intermediate(j, key_of(j, c, "intermediate_size"), c);
+        r = read_intermediate(j, config_key_of(j, c, "intermediate_size"), c);
     if (r == 0)
         r = read_layers(j, c);
     if (r == 0)
-        r = config_read_u32(j, key_of(j, c, "num_attention_heads"), 1024, 0, &c->q_heads);
+        r = config_read_u32(j, config_key_of(j, c, "num_attention_heads"), 1024, 0, &c->q_heads);
     if (r == 0)
-        r = config_read_u32(j, key_of(j, c, "num_key_value_heads"), 1024, c->q_heads, &c->kv_heads);
+        r = config_read_u32(j, config_key_of(j, c, "num_key_value_heads"), 1024, c->q_heads,
+                            &c->kv_heads);
     if (r == 0)
         r = config_read_u32(j, "vocab_size", 1u << 22, 0, &c->vocab);
     if (r == 0)
-        r = config_read_u32(j, key_of(j, c, "max_position_embeddings"), 1u << 26,
+        r = config_read_u32(j, config_key_of(j, c, "max_position_embeddings"), 1u << 26,
                             c->family->positions, &c->max_model_len);
     if (r < 0)
         return r;
@@ -152,7 +153,7 @@ static int read_act(const struct model_json *j, struct model_config *c)
 {
     const struct model_family *f = c->family;
     const char *act = f->act ? f->act : "silu";
-    const char *key = f->act_key ? f->act_key : key_of(j, c, "hidden_act");
+    const char *key = f->act_key ? f->act_key : config_key_of(j, c, "hidden_act");
     bool given = false;
     /* Gemma's files have both keys, and its code reads the second. */
     if (!f->act_key && json_is_string(json_object_get(j->object, "hidden_activation")))
@@ -258,7 +259,7 @@ static int check_causal(const struct model_json *j)
                         j->file);
 }
 
-static int read_all(const struct model_json *j, struct model_config *c)
+static int config_read_all(const struct model_json *j, struct model_config *c)
 {
     int r = read_family(j, c);
     if (r == 0)
@@ -303,7 +304,7 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
     c.text_part = part != NULL;
     j.object = part ? part : root;
     if (r == 0)
-        r = read_all(&j, &c);
+        r = config_read_all(&j, &c);
     if (r < 0)
         goto out;
     (void)snprintf(c.model_type, sizeof(c.model_type), "%s", type); /* only shown */

@@ -22,7 +22,7 @@ static int read_fixed(const struct model_json *j, const char *key, float value)
                         (double)is, (double)value);
 }
 
-static int configure(const struct model_json *j, struct model_config *c)
+static int family_gptoss_configure(const struct model_json *j, struct model_config *c)
 {
     if (c->act != EK_ACT_SILU)
         return ek_fault_set(j->fault, "hidden_act", "%s: hidden_act must be silu for %s", j->file,
@@ -63,5 +63,5 @@ const struct model_family family_gpt_oss = {.architecture = "GptOssForCausalLM",
                                             .head_dim = 64,
                                             .rope_theta = 150000,
                                             .rms_eps = 1e-5,
-                                            .configure = configure,
+                                            .configure = family_gptoss_configure,
                                             .build = gptoss_build};

@@ -79,7 +79,7 @@ static int read_chunks(const struct model_json *j, struct model_config *c)
     return r;
 }
 
-static int configure(const struct model_json *j, struct model_config *c)
+static int family_llama4_configure(const struct model_json *j, struct model_config *c)
 {
     int r = config_read_experts(j, "intermediate_size", c);
     c->neighbours = true;
@@ -122,5 +122,5 @@ const struct model_family family_llama4 = {.architecture = "Llama4ForCausalLM",
                                            .head_dim = 128,
                                            .rms_eps = 1e-5,
                                            .rope_theta = 5e5,
-                                           .configure = configure,
+                                           .configure = family_llama4_configure,
                                            .build = llama4_build};

@@ -20,7 +20,7 @@
 
 /* A number of time_step_limit: JSON has no infinity, so it comes as text, or as an object that
  * holds it. */
-static bool limit_of(const json_t *v, float *ret_limit)
+static bool mamba_limit_of(const json_t *v, float *ret_limit)
 {
     const json_t *inner = json_object_get(v, "__float__");
     const char *text = json_string_value(inner ? inner : v);
@@ -40,8 +40,9 @@ static int read_limits(const struct model_json *j, struct config_scan *s)
     s->most = INFINITY;
     if (!list || json_is_null(list))
         return 0;
-    if (json_array_size(list) == 2 && limit_of(json_array_get(list, 0), &s->least) &&
-        limit_of(json_array_get(list, 1), &s->most) && s->least <= s->most && isfinite(s->least))
+    if (json_array_size(list) == 2 && mamba_limit_of(json_array_get(list, 0), &s->least) &&
+        mamba_limit_of(json_array_get(list, 1), &s->most) && s->least <= s->most &&
+        isfinite(s->least))
         return 0;
     return ek_fault_set(j->fault, "time_step_limit",
                         "%s: time_step_limit must be two numbers from 0, the second no less than "

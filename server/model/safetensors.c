@@ -511,7 +511,7 @@ out:
     return r;
 }
 
-static float number_at(enum ek_dtype t, const char *at)
+static float safetensors_number_at(enum ek_dtype t, const char *at)
 {
     float f = 0.0f;
     uint16_t h;
@@ -538,7 +538,7 @@ void st_numbers(enum ek_dtype t, const void *from, uint64_t count, float *ret_nu
 {
     const uint64_t bytes = ek_dtype_bits(t) / 8;
     for (uint64_t i = 0; i < count; i++)
-        ret_numbers[i] = number_at(t, (const char *)from + i * bytes);
+        ret_numbers[i] = safetensors_number_at(t, (const char *)from + i * bytes);
 }
 
 int st_number(const struct st_set *s, const struct st_tensor *t, float *ret_number)
@@ -551,7 +551,7 @@ int st_number(const struct st_set *s, const struct st_tensor *t, float *ret_numb
         count *= t->shape[i];
     if (!t->usable || count != 1 || file->size_bytes < bytes || t->begin > file->size_bytes - bytes)
         return -EBADMSG;
-    *ret_number = number_at(t->dtype, (const char *)file->data + t->begin);
+    *ret_number = safetensors_number_at(t->dtype, (const char *)file->data + t->begin);
     return 0;
 }
 

@@ -49,7 +49,8 @@ static const char *plain_name(const char *name)
 }
 
 /* The same in `s`'s memory, where it is another one than in the file. */
-static int name_of(struct st_set *s, const char *name, const char *inner, const char **ret_name)
+static int textpart_name_of(struct st_set *s, const char *name, const char *inner,
+                            const char **ret_name)
 {
     const char *thinks = after(name, "thinker."), *own = thinks ? thinks : name;
     const char *rest = inner ? after(own, inner) : NULL;
@@ -73,7 +74,7 @@ int text_part_tensors(struct st_set *s, bool *ret_head)
     for (uint32_t i = 0; i < s->count; i++) {
         struct st_tensor *t = &s->tensor[i];
         const char *name;
-        int r = name_of(s, t->name, inner, &name);
+        int r = textpart_name_of(s, t->name, inner, &name);
         if (r < 0)
             return r;
         t->name = name ? name : t->name;

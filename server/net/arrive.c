@@ -259,7 +259,7 @@ static uint64_t counted(size_t len)
 }
 
 /* Charges a body that grows while it is unpacked, beside what it is unpacked from. */
-static int charge(void *ctx, size_t len)
+static int arrive_charge(void *ctx, size_t len)
 {
     struct exchange *x = ctx;
     return ek_bill_set(&x->bill, counted(x->body.len) + counted(len));
@@ -270,7 +270,7 @@ static bool arrive_unpack(struct exchange *x, struct answer *a)
 {
     struct ek_buf whole = {.limit = body_most(x)};
     char msg[160];
-    int r = gunzip(x->body.data, x->body.len, &whole, charge, x);
+    int r = gunzip(x->body.data, x->body.len, &whole, arrive_charge, x);
     if (r == 0) {
         ek_buf_done(&x->body);
         x->body = whole;

@@ -95,8 +95,8 @@ static int read_keys(const struct auth *a, const char *what, const char *path,
     return r;
 }
 
-static int read_all(const struct auth *a, struct key_line *lines, uint32_t *count,
-                    struct ek_fault *fault)
+static int auth_read_all(const struct auth *a, struct key_line *lines, uint32_t *count,
+                         struct ek_fault *fault)
 {
     char path[512];
     int r = 0;
@@ -171,7 +171,7 @@ int auth_reload(struct auth *a, struct ek_fault *fault)
         return -ENOMEM;
     uint32_t count = a->fixed_count;
     memcpy(lines, a->fixed, count * sizeof(*lines));
-    int r = read_all(a, lines, &count, fault);
+    int r = auth_read_all(a, lines, &count, fault);
     if (r == 0) {
         pthread_mutex_lock(&a->lock);
         r = install(a, lines, count, fault);

@@ -88,7 +88,7 @@ void control_verb(struct http *h, int fd)
         (void)close(got);
 }
 
-static double outside(const struct limit_info *info, uint64_t value)
+static double control_outside(const struct limit_info *info, uint64_t value)
 {
     return (double)value / info->scale;
 }
@@ -98,7 +98,7 @@ static void put_row(struct ek_buf *out, const char *head, const uint64_t *value)
     (void)ek_buf_puts(out, head);
     for (int i = 0; i < LIMIT_COUNT; i++)
         (void)ek_buf_printf(out, "%s\"%s\":%.12g", i ? "," : "", limit_table[i].name,
-                            outside(&limit_table[i], value[i]));
+                            control_outside(&limit_table[i], value[i]));
 }
 
 static void control_put_text(struct ek_buf *out, const char *key, const char *text)
@@ -141,8 +141,8 @@ void control_write_limits(const struct limits *l, uint64_t now_us, struct ek_buf
     (void)ek_buf_puts(out, "}}");
 }
 
-static int read_text(const json_t *body, const char *name, char *to, size_t size,
-                     struct api_error *err)
+static int control_read_text(const json_t *body, const char *name, char *to, size_t size,
+                             struct api_error *err)
 {
     const json_t *v = json_object_get(body, name);
     if (!v || json_is_null(v))
@@ -194,9 +194,9 @@ static int parse_fields(json_t *body, struct limits_change *c, struct api_error 
     {
         int r;
         if (strcmp(key, "origin") == 0)
-            r = read_text(body, key, c->origin, sizeof(c->origin), err);
+            r = control_read_text(body, key, c->origin, sizeof(c->origin), err);
         else if (strcmp(key, "reason") == 0)
-            r = read_text(body, key, c->reason, sizeof(c->reason), err);
+            r = control_read_text(body, key, c->reason, sizeof(c->reason), err);
         else if (strcmp(key, "generation") == 0)
             r = control_read_number(v, key, 1, &c->generation, err);
         else if (strcmp(key, "expires_in_s") == 0)
@@ -255,7 +255,7 @@ int control_patch_limits(struct exchange *x, struct answer *a)
     for (int i = 0; i < LIMIT_COUNT; i++) {
         if (c.set & (1u << i))
             ek_log(EK_LOG_NOTICE, "Limit %s is now %.12g (%s%s%s)", limit_table[i].name,
-                   outside(&limit_table[i], now.value[i]),
+                   control_outside(&limit_table[i], now.value[i]),
                    c.origin[0] ? c.origin : "control socket", c.reason[0] ? ": " : "", c.reason);
     }
     control_write_limits(&now, ek_now_us(), &a->body);

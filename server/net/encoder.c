@@ -23,7 +23,7 @@
 #define TURN_KEYS    256u /* keys that are told apart; others share a place */
 
 /* What a key has had; places are found by its slot. */
-struct turn {
+struct key_turn {
     uint64_t used_us;          /* a virtual time: see `clock_us` */
     uint32_t waiting, running; /* exchanges */
 };
@@ -38,12 +38,12 @@ struct encoder {
     struct exchange *running[ENCODER_THREADS];
     uint64_t running_us[ENCODER_THREADS]; /* since when */
     uint64_t rounds[ENCODER_THREADS];
-    struct turn turn[TURN_KEYS];
+    struct key_turn turn[TURN_KEYS];
     uint64_t clock_us; /* what the key had that was served last */
     bool stop;
 };
 
-static struct turn *turn_of(struct encoder *e, int key)
+static struct key_turn *turn_of(struct encoder *e, int key)
 {
     return &e->turn[(uint32_t)(key + 1) % TURN_KEYS];
 }
@@ -62,7 +62,7 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
     struct exchange **best = NULL;
 
     for (struct exchange **at = &e->first; *at; at = &(*at)->next_large) {
-        const struct turn *t = turn_of(e, (*at)->key);
+        const struct key_turn *t = turn_of(e, (*at)->key);
         if (e->stop || atomic_load(&(*at)->gone) || now_us >= (*at)->wait_until_us) {
             best = at;
             break;
@@ -150,7 +150,7 @@ static void *encoder_run(void *arg)
 {
     struct encoder *e = arg;
 
-    (void)pthread_setname_np(pthread_self(), "encoder"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "encoder"); /* in ps and top */
     /* A large job gives way to the threads that make tokens; without the right it does not. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), ENCODER_NICE);
     pthread_mutex_lock(&e->lock);
@@ -167,13 +167,13 @@ static void *encoder_run(void *arg)
         bool stop = e->stop;
         if (!x && stop)
             break;
-        if (!x) { /* what may not run now is taken by who ends what it waits for */
+        if (!x) { /* what may not run now is taken by the thread that ends what it waits for */
             pthread_mutex_unlock(&e->lock);
             (void)sem_wait(&e->given); /* interrupted it looks again, too */
             pthread_mutex_lock(&e->lock);
             continue;
         }
-        struct turn *t = turn_of(e, x->key);
+        struct key_turn *t = turn_of(e, x->key);
         t->running++;
         e->clock_us = t->used_us > e->clock_us ? t->used_us : e->clock_us;
         e->running[self] = x;
@@ -186,7 +186,7 @@ static void *encoder_run(void *arg)
         e->rounds[self]++;
         t->running--;
         t->used_us += ek_now_us() - now + 1;
-        pthread_mutex_unlock(&e->lock); /* who is woken runs at once, and may want it */
+        pthread_mutex_unlock(&e->lock); /* the woken thread runs at once, and may want it */
         encoder_finish(x);
         pthread_mutex_lock(&e->lock);
     }
@@ -224,7 +224,7 @@ int encoder_give(struct encoder *e, struct exchange *x)
         return r;
     pthread_mutex_lock(&e->lock);
     if (!e->stop) {
-        struct turn *t = turn_of(e, x->key);
+        struct key_turn *t = turn_of(e, x->key);
         if (t->waiting + t->running == 0 && t->used_us < e->clock_us)
             t->used_us = e->clock_us;
         t->waiting++;

@@ -1,6 +1,26 @@
 /*
  * One HTTP exchange: what comes next, until its answer is sent (exchange.h). Called by
- * libmicrohttpd through worker.c.
+ * libmicrohttpd through worker.c, always on the thread of the exchange's worker.
+ *
+ * libmicrohttpd calls when it has bytes or wants some: exchange_handle() for the head, each piece
+ * of the body (arrive.h) and its end, read_stream() for each piece of a stream. Between these the
+ * exchange waits for one of four things, and is suspended meanwhile, so that it costs nothing:
+ *
+ *   the engine     tokens came: exchange_pump() takes them and resumes when there is something to
+ *                  send; a whole answer only when the generation is over
+ *   the encoder    a body that takes long to read, or a long answer to be written, is done by
+ *                  another thread (encoder.h). From give_away() until it is given back the exchange
+ *                  belongs to that thread (`busy`), and everything here leaves it alone
+ *   the reader     a stream is rendered no further than BOUND_STREAM_BYTES ahead of it
+ *   time           exchange_tick(): a queue that has room again, a sign of life in a silent stream,
+ *                  a reader that takes nothing and is cut
+ *
+ * A suspended connection does not notice that its peer has left, so the worker's own epoll does
+ * (watch_peer()), and exchange_leave() ends the request. An encoder that has the exchange is told
+ * by `gone` and gives it back.
+ *
+ * Until the first byte of an answer an error can have its own status; after it a stream ends with
+ * an error event. What an answer holds is charged to the server's memory (hold_answer()).
  */
 #include "server/net/exchange.h"
 
@@ -306,7 +326,7 @@ static bool give_away(struct exchange *x, bool renders)
 {
     x->quick = false;
     x->renders = renders;
-    /* Room for an error; a long answer grows, which is to be in the memory of who writes it. */
+    /* Room for an error; a long answer grows, in the memory of the thread that writes it. */
     if (renders || ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
         ek_buf_done(&x->early.body);
     atomic_store(&x->busy, BUSY_RUNNING);
@@ -361,7 +381,7 @@ static void end_generation(struct exchange *x)
 }
 
 /* Hands what the handler has made to the engine. HTTP_WAIT, or 0 with an answer. */
-static int submit(struct exchange *x, struct answer *a)
+static int exchange_submit(struct exchange *x, struct answer *a)
 {
     struct api_error err;
     if (generation_submit(x->gen, &err) == 0)
@@ -375,7 +395,7 @@ static int submit(struct exchange *x, struct answer *a)
 static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 {
     if (rc == HTTP_WAIT)
-        rc = submit(x, a);
+        rc = exchange_submit(x, a);
     if (rc != HTTP_WAIT) { /* the JSON is gone, its answer is here */
         x->json_bytes = 0;
         arrive_read(x);

@@ -72,7 +72,7 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     const struct served *s = http_served(x->http);
     struct api_error err;
     struct generation *g = NULL;
-    /* Who holds a connection open gets an answer, and the word that it is closed after it. */
+    /* A connection that is kept open gets an answer, and is told that it closes then. */
     if (atomic_load(&x->http->drain) == HTTP_DRAIN_REFUSE + 1) {
         refuse_draining(api == API_COUNT ? API_CHAT : api, a);
         return 0;

@@ -94,7 +94,7 @@ const char *guard_path(const struct exchange *x, const char *path)
 }
 
 /* What the client sent as its key: as OpenAI's clients do, or as Anthropic's. NULL = none. */
-static const char *key_of(struct MHD_Connection *mhd)
+static const char *guard_key_of(struct MHD_Connection *mhd)
 {
     const char *v = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Authorization");
     if (v && strncasecmp(v, "Bearer ", 7) == 0)
@@ -110,7 +110,7 @@ bool guard_key(struct exchange *x)
                 (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.access.protect_metrics));
     if (x->conn->local || auth_count(h->auth) == 0)
         return true;
-    const char *key = key_of(x->mhd);
+    const char *key = guard_key_of(x->mhd);
     int slot = key ? auth_find(h->auth, key, strlen(key)) : -EACCES;
     if (slot >= 0)
         x->key = slot;

@@ -51,8 +51,8 @@ int key_digest(const char *key, size_t len, uint8_t ret_digest[KEY_DIGEST])
     return gnutls_hash_fast(GNUTLS_DIG_SHA256, key, len, ret_digest) < 0 ? -EIO : 0;
 }
 
-static int read_key(const struct keyfile_place *p, struct keyfile_word w,
-                    uint8_t digest[KEY_DIGEST])
+static int keyfile_read_key(const struct keyfile_place *p, struct keyfile_word w,
+                            uint8_t digest[KEY_DIGEST])
 {
     if (w.len > HASHED_LEN && memcmp(w.at, HASHED, HASHED_LEN) == 0) {
         const char *hex = w.at + HASHED_LEN;
@@ -76,7 +76,7 @@ static int read_key(const struct keyfile_place *p, struct keyfile_word w,
     return key_digest(w.at, w.len, digest) < 0 ? keyfile_refuse(p, "SHA-256 is not available") : 0;
 }
 
-static int read_name(const struct keyfile_place *p, struct keyfile_word w, char *ret_name)
+static int keyfile_read_name(const struct keyfile_place *p, struct keyfile_word w, char *ret_name)
 {
     bool good = w.len > 0 && w.len < KEY_NAME;
     for (size_t i = 0; i < w.len && good; i++)
@@ -160,7 +160,7 @@ static int read_limit(const struct keyfile_place *p, struct keyfile_word w, stru
         return 0;
     }
     if (n == 11 && memcmp(w.at, "cache-group", n) == 0)
-        return read_name(p, value, l->group);
+        return keyfile_read_name(p, value, l->group);
     if (n == 8 && memcmp(w.at, "priority", n) == 0)
         return read_priorities(p, value, l);
     return keyfile_refuse(p, "after the key come max-concurrency=N, queue-share=F, weight=F, "
@@ -200,11 +200,11 @@ static int parse_line(const struct keyfile_place *p, struct keyfile_word line,
     }
     if (words == 0 || word[0].at[0] == '#')
         return 0;
-    int r = words > 1 ? read_name(p, word[0], l.name) : 0;
+    int r = words > 1 ? keyfile_read_name(p, word[0], l.name) : 0;
     if (words == 1)
         (void)snprintf(l.name, sizeof(l.name), "key-%u", *count + 1);
     if (r == 0)
-        r = read_key(p, word[words > 1], l.digest);
+        r = keyfile_read_key(p, word[words > 1], l.digest);
     for (size_t i = 2; i < words && r == 0; i++)
         r = read_limit(p, word[i], &l);
     return r < 0 ? r : keyfile_append(p, &l, lines, count);
@@ -238,6 +238,6 @@ int keyfile_add(const char *what, const char *key, const struct key_line *defaul
     const struct keyfile_place p = {what, "", 0, fault};
     struct key_line l = *defaults;
     (void)snprintf(l.name, sizeof(l.name), "key-%u", *count + 1);
-    int r = read_key(&p, (struct keyfile_word){key, strlen(key)}, l.digest);
+    int r = keyfile_read_key(&p, (struct keyfile_word){key, strlen(key)}, l.digest);
     return r < 0 ? r : keyfile_append(&p, &l, lines, count);
 }

@@ -125,7 +125,7 @@ static int begins_any(const char *text, size_t n, const char *const *words, size
 
 enum peek_kind { KIND_WAIT, KIND_API, KIND_HEALTH, KIND_VERB, KIND_CONTROL };
 
-static enum peek_kind classify(const struct http_listener *d, const char *text, size_t n)
+static enum peek_kind listen_classify(const struct http_listener *d, const char *text, size_t n)
 {
     static const char *const health[] = {"GET /health", "GET /livez", "GET /readyz", "GET /metrics",
                                          "GET /ping",   "GET /load",  "GET /version"};
@@ -234,14 +234,14 @@ static void listen_look(struct http_listener *d, struct peek *p)
         listen_drop(d, p, true);
         return;
     }
-    switch (classify(d, text, (size_t)n)) {
+    switch (listen_classify(d, text, (size_t)n)) {
     case KIND_WAIT: return;
     case KIND_API: admit(d, p); return;
     case KIND_HEALTH:
         p->health = true;
         if (has_place(d))
             listen_keep(d, p);
-        else /* one who holds all of these is no reason to count more of them */
+        else /* an address that holds all of these is no reason to count more */
             admit(d, p);
         return;
     case KIND_CONTROL: listen_keep(d, p); return;
@@ -360,7 +360,7 @@ void listener_accept(struct http_listener *d)
     }
 }
 
-static void expire(struct http_listener *d, uint64_t now)
+static void listen_expire(struct http_listener *d, uint64_t now)
 {
     for (struct peek *p = d->peeks, *next; p; p = next) {
         next = p->next;
@@ -394,7 +394,7 @@ static void admit_parked(struct http_listener *d)
 void listener_tick(struct http_listener *d, uint64_t now_us)
 {
     struct http *h = d->worker->http;
-    expire(d, now_us);
+    listen_expire(d, now_us);
     if (d->parked)
         admit_parked(d);
     atomic_store(&h->parked, d->local ? atomic_load(&h->parked) : d->parked);

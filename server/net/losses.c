@@ -96,7 +96,7 @@ bool losses_tell(struct losses *l, const struct engine_loss *loss)
 }
 
 /* A whole number up to `most`, 0 when it is not there. */
-static int number_at(const json_t *root, const char *name, uint64_t most, uint64_t *ret)
+static int losses_number_at(const json_t *root, const char *name, uint64_t most, uint64_t *ret)
 {
     const json_t *j = json_object_get(root, name);
 
@@ -115,14 +115,15 @@ int losses_read(const char *text, size_t len, uint64_t number, struct engine_ver
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
     const char *cls = json_string_value(json_object_get(root, "class"));
     const char *why = json_string_value(json_object_get(root, "why"));
-    int r =
-        json_is_object(root) && cls && number_at(root, "loss", INT64_MAX, &loss) > 0 ? 0 : -EBADMSG;
+    int r = json_is_object(root) && cls && losses_number_at(root, "loss", INT64_MAX, &loss) > 0
+                ? 0
+                : -EBADMSG;
 
-    if (r == 0 && (number_at(root, "max_num_batched_tokens", UINT32_MAX, &tokens) < 0 ||
-                   number_at(root, "max_num_running_seqs", UINT32_MAX, &seqs) < 0))
+    if (r == 0 && (losses_number_at(root, "max_num_batched_tokens", UINT32_MAX, &tokens) < 0 ||
+                   losses_number_at(root, "max_num_running_seqs", UINT32_MAX, &seqs) < 0))
         r = -EBADMSG;
     if (r == 0) {
-        int swap = number_at(root, "swap_bytes", INT64_MAX, &v.swap_bytes);
+        int swap = losses_number_at(root, "swap_bytes", INT64_MAX, &v.swap_bytes);
         v.set_swap = swap > 0;
         v.tokens = (uint32_t)tokens;
         v.seqs = (uint32_t)seqs;

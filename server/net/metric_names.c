@@ -187,11 +187,11 @@ const struct ek_metric metrics_table[] = {
     [M_STALLS] = {"evenkeel_stalls_total", EK_COUNTER,
                   "Answers that stood still for more than 2 s after a preemption for blocks.", ""},
     [M_PUT_OFF] = {"evenkeel_admissions_put_off_total", EK_COUNTER,
-                   "Requests that fitted, but waited so that those who run can grow.", ""},
+                   "Requests that fitted, but waited so that those that run can grow.", ""},
     [M_HELD] = {"evenkeel_admission_held", EK_GAUGE,
                 "Waiting requests, at what keeps the first of them out: the limit of running ones, "
                 "the step's tokens, preempted ones that go first, the high mark's pause, blocks it "
-                "needs now, blocks it and those who run are expected to grow by, copies from the "
+                "needs now, blocks it and those that run are expected to grow by, copies from the "
                 "host tier.",
                 "reason"},
     [M_HELD_BLOCKS] = {"evenkeel_admission_blocks", EK_GAUGE,

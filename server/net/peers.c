@@ -68,7 +68,7 @@ void peers_free(struct peers *p)
     free(p);
 }
 
-static bool key_of(const struct sockaddr_storage *a, uint64_t *ret_key)
+static bool peers_key_of(const struct sockaddr_storage *a, uint64_t *ret_key)
 {
     *ret_key = 0;
     if (a->ss_family == AF_INET) {
@@ -86,7 +86,7 @@ static bool key_of(const struct sockaddr_storage *a, uint64_t *ret_key)
     return true;
 }
 
-static uint32_t *bucket_of(const struct peers *p, uint64_t key)
+static uint32_t *peers_bucket_of(const struct peers *p, uint64_t key)
 {
     uint64_t x = (key ^ p->secret) * 0x9e3779b97f4a7c15ull;
     return &p->bucket[(x ^ x >> 29) >> 32 & p->mask];
@@ -95,10 +95,10 @@ static uint32_t *bucket_of(const struct peers *p, uint64_t key)
 bool peers_take(struct peers *p, int fd, const struct sockaddr_storage *a)
 {
     uint64_t key;
-    if (!p || fd < 0 || (uint32_t)fd >= p->fds || !key_of(a, &key))
+    if (!p || fd < 0 || (uint32_t)fd >= p->fds || !peers_key_of(a, &key))
         return true;
     pthread_mutex_lock(&p->lock);
-    uint32_t *bucket = bucket_of(p, key), n = *bucket;
+    uint32_t *bucket = peers_bucket_of(p, key), n = *bucket;
     while (n != NONE && p->node[n].key != key)
         n = p->node[n].next;
     bool room = n == NONE || p->node[n].count < p->each;
@@ -124,7 +124,7 @@ void peers_give(struct peers *p, int fd)
     uint32_t n = p->of_fd[fd];
     p->of_fd[fd] = NONE;
     if (n != NONE && --p->node[n].count == 0) {
-        uint32_t *at = bucket_of(p, p->node[n].key);
+        uint32_t *at = peers_bucket_of(p, p->node[n].key);
         while (*at != n)
             at = &p->node[*at].next;
         *at = p->node[n].next;

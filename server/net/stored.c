@@ -36,7 +36,8 @@ static int refuse_memory(struct answer *a)
 }
 
 /* The one of that id that the exchange's key may see. NULL with an answer. */
-static struct past *find(struct exchange *x, const char *id, const char *param, struct answer *a)
+static struct past *stored_find(struct exchange *x, const char *id, const char *param,
+                                struct answer *a)
 {
     struct past_store *s = http_served(x->http)->pasts;
     struct api_error err;
@@ -55,7 +56,7 @@ static struct past *find(struct exchange *x, const char *id, const char *param, 
 }
 
 /* Charges what the exchange will hold before there is any of it. False with an answer. */
-static bool hold(struct exchange *x, uint64_t bytes, const char *what, struct answer *a)
+static bool stored_hold(struct exchange *x, uint64_t bytes, const char *what, struct answer *a)
 {
     int r = ek_bill_set(&x->bill, x->bill.bytes + bytes);
     if (r < 0)
@@ -67,9 +68,9 @@ static bool hold(struct exchange *x, uint64_t bytes, const char *what, struct an
 
 /* Pays for the conversation as if it had come with the body: memory and work. False with an
  * answer. */
-static bool charge(struct exchange *x, const struct past *p, struct answer *a)
+static bool stored_charge(struct exchange *x, const struct past *p, struct answer *a)
 {
-    if (!hold(x, past_json_bytes(p), "The conversation", a))
+    if (!stored_hold(x, past_json_bytes(p), "The conversation", a))
         return false;
     x->json_bytes += past_json_bytes(p);
     if (!x->quick)
@@ -112,11 +113,11 @@ int stored_join(struct exchange *x, json_t *body, struct past **ret_past, uint32
     *ret_count = 0;
     if (!s || json_string_length(id) == 0 || !(json_is_string(input) || json_array_size(input) > 0))
         return 0; /* there is none, or it is refused when it is read */
-    struct past *p = find(x, json_string_value(id), "previous_response_id", a);
+    struct past *p = stored_find(x, json_string_value(id), "previous_response_id", a);
     if (!p)
         return -EBADMSG;
     int r = x->quick && past_items_bytes(p) > BOUND_BODY_INLINE ? HTTP_ELSEWHERE : 0;
-    if (r == 0 && !charge(x, p, a))
+    if (r == 0 && !stored_charge(x, p, a))
         r = -EBADMSG;
     if (r == 0 && append_input(body, p, ret_count) < 0)
         r = refuse_memory(a);
@@ -141,25 +142,25 @@ static void path_id(const char *path, char ret_id[PAST_ID])
     ret_id[n] = '\0';
 }
 
-static const char *query(struct MHD_Connection *mhd, const char *name)
+static const char *stored_query(struct MHD_Connection *mhd, const char *name)
 {
     return MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, name);
 }
 
 int stored_get(struct exchange *x, struct answer *a)
 {
-    const char *stream = query(x->mhd, "stream");
+    const char *stream = stored_query(x->mhd, "stream");
     char id[PAST_ID];
     size_t len;
     path_id(x->path, id);
     bool replay = stream && strcmp(stream, "true") == 0;
     if (replay)
         (void)stored_refuse(a, 400, "stream", "`stream`: a stored response is given whole.");
-    struct past *p = replay ? NULL : find(x, id, "response_id", a);
+    struct past *p = replay ? NULL : stored_find(x, id, "response_id", a);
     if (!p)
         return 0;
     const char *text = past_response(p, &len);
-    if (hold(x, len + 1, "The response", a) && ek_buf_reserve(&a->body, len) == 0)
+    if (stored_hold(x, len + 1, "The response", a) && ek_buf_reserve(&a->body, len) == 0)
         (void)ek_buf_add(&a->body, text, len);
     past_drop(http_served(x->http)->pasts, p);
     return 0;
@@ -170,7 +171,7 @@ int stored_delete(struct exchange *x, struct answer *a)
     struct past_store *s = http_served(x->http)->pasts;
     char id[PAST_ID];
     path_id(x->path, id);
-    struct past *p = find(x, id, "response_id", a);
+    struct past *p = stored_find(x, id, "response_id", a);
     if (!p)
         return 0;
     past_drop(s, p);
@@ -191,14 +192,14 @@ struct page {
 /* False with an answer. */
 static bool read_page(const struct exchange *x, struct page *page, struct answer *a)
 {
-    const char *limit = query(x->mhd, "limit"), *order = query(x->mhd, "order");
+    const char *limit = stored_query(x->mhd, "limit"), *order = stored_query(x->mhd, "order");
     char *end = NULL;
     unsigned long n = limit ? strtoul(limit, &end, 10) : PAGE_ITEMS;
     if (limit && (limit[0] < '0' || limit[0] > '9' || *end || n < 1 || n > PAGE_MOST))
         return stored_refuse(a, 400, "limit", "`limit` must be an integer from 1 to 100.") == 0;
     if (order && strcmp(order, "asc") != 0 && strcmp(order, "desc") != 0)
         return stored_refuse(a, 400, "order", "`order` must be asc or desc.") == 0;
-    *page = (struct page){!order || order[0] == 'd', n, query(x->mhd, "after")};
+    *page = (struct page){!order || order[0] == 'd', n, stored_query(x->mhd, "after")};
     return true;
 }
 
@@ -279,7 +280,7 @@ static int answer_page(struct exchange *x, const struct past *p, const struct pa
     const size_t bytes = w.bytes + w.first.id_len + w.last.id_len + PAGE_FRAME;
     if (x->quick && bytes > BOUND_BODY_INLINE)
         return HTTP_ELSEWHERE;
-    if (hold(x, bytes, "The page", a) && ek_buf_reserve(&a->body, bytes) == 0)
+    if (stored_hold(x, bytes, "The page", a) && ek_buf_reserve(&a->body, bytes) == 0)
         put_page(&a->body, p, page);
     return 0;
 }
@@ -291,7 +292,7 @@ int stored_items(struct exchange *x, struct answer *a)
     path_id(x->path, id);
     if (!read_page(x, &page, a))
         return 0;
-    struct past *p = find(x, id, "response_id", a);
+    struct past *p = stored_find(x, id, "response_id", a);
     if (!p)
         return 0;
     int r = answer_page(x, p, &page, a);

@@ -90,8 +90,8 @@ static int read_chain(struct tls_chain *c, const char *path, const struct ek_buf
     return 0;
 }
 
-static int read_key(struct tls_chain *c, const char *path, const struct ek_buf *text,
-                    struct ek_fault *fault)
+static int tls_read_key(struct tls_chain *c, const char *path, const struct ek_buf *text,
+                        struct ek_fault *fault)
 {
     gnutls_datum_t d = datum(text);
     int r = gnutls_privkey_init(&c->key);
@@ -165,7 +165,7 @@ static int tls_load(const struct tls_source *src, tls_file_fn read, struct tls_c
     if (r == 0)
         r = read_chain(c, src->cert, &cert, fault);
     if (r == 0)
-        r = read_key(c, src->key ? src->key : src->cert, &key, fault);
+        r = tls_read_key(c, src->key ? src->key : src->cert, &key, fault);
     if (r == 0)
         r = check_pair(c, src, fault);
     tls_forget(&cert);

@@ -227,7 +227,7 @@ static uint32_t places_wanted(const struct worker *w)
 
 /* While connections wait for a place, those that use theirs for nothing give it up; none that has
  * done so half as long as another one. */
-static void make_room(struct worker *w, uint64_t now)
+static void worker_make_room(struct worker *w, uint64_t now)
 {
     uint32_t most = places_wanted(w);
     uint64_t longest = 0;
@@ -258,7 +258,7 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         atomic_fetch_add(&w->http->timeouts, 1);
         (void)shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     }
-    make_room(w, now);
+    worker_make_room(w, now);
     cut_unread(w, atomic_load(&w->http->drain), now);
     for (struct exchange *x = w->running; x; x = x->next)
         exchange_tick(x, now);

@@ -87,7 +87,7 @@ int added_put(struct added *a, const char *s, size_t len, const struct added_rul
     return 0;
 }
 
-static bool in_word(const char *s, size_t len, size_t from, size_t to)
+static bool added_in_word(const char *s, size_t len, size_t from, size_t to)
 {
     uint32_t cp;
     if (from > 0) {
@@ -134,7 +134,7 @@ bool added_find(const struct added *a, const char *s, size_t len, size_t from,
             at++;
             continue;
         }
-        if (rule->single_word && in_word(s, len, at, to)) {
+        if (rule->single_word && added_in_word(s, len, at, to)) {
             at = to;
             continue;
         }

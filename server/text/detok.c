@@ -104,7 +104,7 @@ static int detok_emit(struct detok *d, size_t n, struct ek_buf *out)
 }
 
 /* Emits what cannot become a stop string any more (at the end: everything), or up to one. */
-static int advance(struct detok *d, bool end, struct ek_buf *out)
+static int detok_advance(struct detok *d, bool end, struct ek_buf *out)
 {
     size_t at = 0;
     if (d->text == 0)
@@ -133,7 +133,7 @@ int detok_push(struct detok *d, int32_t token, struct ek_buf *out)
         return 0;
     if (ek_buf_add(&d->held, s, len) < 0 || detok_settle(d, false) < 0)
         return -ENOMEM;
-    return advance(d, false, out);
+    return detok_advance(d, false, out);
 }
 
 int detok_flush(struct detok *d, struct ek_buf *out)
@@ -142,7 +142,7 @@ int detok_flush(struct detok *d, struct ek_buf *out)
         return 0;
     if (detok_settle(d, true) < 0)
         return -ENOMEM;
-    int r = advance(d, true, out);
+    int r = detok_advance(d, true, out);
     return r < 0 ? r : 0;
 }
 

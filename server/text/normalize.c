@@ -297,8 +297,8 @@ static int drop_accents(const char *s, size_t len, struct ek_buf *out)
     return ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
-static int replace(const struct norm_step *st, struct rx_work *w, const char *s, size_t len,
-                   struct ek_buf *out)
+static int normalize_replace(const struct norm_step *st, struct rx_work *w, const char *s,
+                             size_t len, struct ek_buf *out)
 {
     struct rx_span m = {.from = SIZE_MAX, .to = SIZE_MAX};
     size_t done = 0;
@@ -321,7 +321,7 @@ static int to_bytes(const char *s, size_t len, struct ek_buf *out)
 }
 
 /* Narrows s instead of copying it. */
-static void strip(const struct norm_step *st, const char **s, size_t *len)
+static void normalize_strip(const struct norm_step *st, const char **s, size_t *len)
 {
     uint32_t cp;
     while (st->left && *len > 0) {
@@ -349,7 +349,7 @@ static int step_run(const struct norm_step *st, struct rx_work *w, const char *s
     case NORM_NFKD: return form_run(st->kind, s, len, out);
     case NORM_LOWER: return normalize_lower(s, len, out);
     case NORM_ACCENTS: return drop_accents(s, len, out);
-    case NORM_REPLACE: return replace(st, w, s, len, out);
+    case NORM_REPLACE: return normalize_replace(st, w, s, len, out);
     case NORM_PREPEND:
         (void)ek_buf_add(out, st->text, st->text_len);
         return ek_buf_add(out, s, len);
@@ -368,7 +368,7 @@ int normalizer_run(const struct normalizer *n, struct rx_work *w, const char *s,
     for (uint32_t i = 0; i < n->steps && len > 0; i++) {
         const struct norm_step *st = &n->step[i];
         if (st->kind == NORM_STRIP) {
-            strip(st, &s, &len);
+            normalize_strip(st, &s, &len);
             continue;
         }
         if (st->kind <= NORM_NFKD && form_changes_nothing(st->kind, s, len))

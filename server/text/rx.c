@@ -53,7 +53,7 @@ static void *rx_take(PCRE2_SIZE size, void *unused)
     return malloc(size);
 }
 
-static void give(void *p, void *unused)
+static void rx_give(void *p, void *unused)
 {
     (void)unused;
     free(p);
@@ -241,7 +241,7 @@ int rx_new(const char *pattern, size_t len, bool literal, struct rx **ret_rx,
     if (r < 0)
         goto out;
     r = -ENOMEM;
-    rx->general = pcre2_general_context_create(rx_take, give, NULL);
+    rx->general = pcre2_general_context_create(rx_take, rx_give, NULL);
     if (!rx->general)
         goto out;
     compile = pcre2_compile_context_create(rx->general);
@@ -288,7 +288,7 @@ int rx_work_new(size_t text_len, struct ek_work *work, struct rx_work **ret_work
         goto out;
     w->pay = work;
     w->budget = BUDGET_BASE + (uint64_t)text_len * BUDGET_CHAR;
-    w->general = pcre2_general_context_create(rx_take, give, NULL);
+    w->general = pcre2_general_context_create(rx_take, rx_give, NULL);
     if (!w->general)
         goto out;
     w->data = pcre2_match_data_create(1, w->general);

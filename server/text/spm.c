@@ -79,7 +79,7 @@ static bool varint(struct pb *p, uint64_t *ret_value)
 }
 
 /* 1, 0 at the end, -EILSEQ when the bytes are no such thing. */
-static int next(struct pb *p, struct spm_field *f)
+static int spm_next(struct pb *p, struct spm_field *f)
 {
     uint64_t key;
     if (p->at == p->end)
@@ -114,7 +114,7 @@ static int read_piece(struct spm *s, struct pb p)
     struct spm_field f;
     struct spm_piece piece = {.kind = PIECE_NORMAL, .id = s->count};
     int r;
-    while ((r = next(&p, &f)) > 0) {
+    while ((r = spm_next(&p, &f)) > 0) {
         if (f.number == 1 && f.wire == 2) {
             piece.at = (const char *)f.at;
             piece.len = f.value <= UINT32_MAX ? (uint32_t)f.value : 0;
@@ -149,7 +149,7 @@ static int read_trainer(struct spm *s, struct pb p)
 {
     struct spm_field f;
     int r;
-    while ((r = next(&p, &f)) > 0) {
+    while ((r = spm_next(&p, &f)) > 0) {
         if (f.wire != 0)
             continue;
         if (f.number == 3)
@@ -170,7 +170,7 @@ static int read_normalizer(struct spm *s, struct pb p)
 {
     struct spm_field f;
     int r;
-    while ((r = next(&p, &f)) > 0) {
+    while ((r = spm_next(&p, &f)) > 0) {
         if (f.number == 2 && f.wire == 2) {
             s->table = f.at;
             s->table_bytes = f.value;
@@ -187,7 +187,7 @@ static int read_model(struct spm *s, struct pb p)
 {
     struct spm_field f;
     int r;
-    while ((r = next(&p, &f)) > 0) {
+    while ((r = spm_next(&p, &f)) > 0) {
         int inner = 0;
         if (f.wire != 2)
             continue;
@@ -367,7 +367,7 @@ static int add_table(const struct spm *s, json_t *steps)
     return r;
 }
 
-static bool wanted(const json_t *config, const char *key, bool if_missing)
+static bool spm_wanted(const json_t *config, const char *key, bool if_missing)
 {
     const json_t *v = json_object_get(config, key);
     return json_is_boolean(v) ? json_is_true(v) : if_missing;
@@ -377,7 +377,7 @@ static bool wanted(const json_t *config, const char *key, bool if_missing)
  * token that is looked for in it. */
 static bool spm_is_later(const json_t *config)
 {
-    return !wanted(config, "legacy", true);
+    return !spm_wanted(config, "legacy", true);
 }
 
 /* What SentencePiece does to a text first; in the later way spaces are pre_tokenizer()'s. */
@@ -413,8 +413,8 @@ static json_t *pre_tokenizer(const json_t *config)
     return spm_is_later(config)
                ? json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", MARK,
                            "prepend_scheme",
-                           wanted(config, "add_prefix_space", true) ? "first" : "never", "split",
-                           false)
+                           spm_wanted(config, "add_prefix_space", true) ? "first" : "never",
+                           "split", false)
                : json_null();
 }
 
@@ -463,9 +463,9 @@ static int spm_whole(const struct spm *s, const json_t *config, json_t *added, j
 {
     const char *unk = edge_of(added, NULL, "", s->unk, true).name;
     const struct spm_edge bos =
-        edge_of(added, config, "bos_token", s->bos, wanted(config, "add_bos_token", true));
+        edge_of(added, config, "bos_token", s->bos, spm_wanted(config, "add_bos_token", true));
     const struct spm_edge eos =
-        edge_of(added, config, "eos_token", s->eos, wanted(config, "add_eos_token", false));
+        edge_of(added, config, "eos_token", s->eos, spm_wanted(config, "add_eos_token", false));
     json_t *around = tok_template(bos.name, bos.id, eos.name, eos.id);
     *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?}, s:O, s:o, s:o, s:o, s:o}", "model", "type",
                           "BPE", "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token",

@@ -16,7 +16,7 @@
 #include "common/err.h"
 
 /* Until the end, which may have moved since the file was asked for its size. */
-static int read_all(int fd, size_t most_bytes, struct ek_buf *out)
+static int textfile_read_all(int fd, size_t most_bytes, struct ek_buf *out)
 {
     for (;;) {
         int r = out->cap - out->len < 2 ? ek_buf_reserve(out, 4096) : 0;
@@ -54,7 +54,7 @@ int text_file_read_itself(const char *path, const char *field, size_t most_bytes
     }
     r = (uint64_t)st.st_size > most_bytes ? -EFBIG : ek_buf_reserve(out, (size_t)st.st_size + 1);
     if (r == 0)
-        r = read_all(fd, most_bytes, out);
+        r = textfile_read_all(fd, most_bytes, out);
     (void)close(fd); /* only read */
     *ret_which = ek_bundle_which(&st);
     if (r == 0 || r == -ENOMEM)

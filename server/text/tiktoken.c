@@ -94,7 +94,7 @@ static int read_tokens(struct tiktoken_file *f, uint32_t ids, struct tok_source 
 }
 
 /* added_tokens_decoder's entry; NULL when none has this id. */
-static const json_t *listed(const json_t *config, uint32_t id)
+static const json_t *tiktoken_listed(const json_t *config, uint32_t id)
 {
     char key[16];
     (void)snprintf(key, sizeof(key), "%u", id);
@@ -109,7 +109,7 @@ static int add_specials(const struct tiktoken_file *f, const json_t *config, boo
     uint32_t most = f->count + RESERVED, ids = f->count;
     for (uint32_t id = f->count; id < most; id++) {
         char filler[40];
-        const json_t *t = listed(config, id);
+        const json_t *t = tiktoken_listed(config, id);
         const char *content = json_string_value(json_object_get(t, "content"));
         (void)snprintf(filler, sizeof(filler), "<|reserved_token_%u|>", id);
         if (t && (!content || !*content))

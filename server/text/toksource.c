@@ -29,7 +29,7 @@ enum source_list { LIST_ORDER = 1, LIST_SCORES };
 
 /* ---- written ---- */
 
-static void put_number(struct ek_buf *out, uint32_t n)
+static void toksource_put_number(struct ek_buf *out, uint32_t n)
 {
     (void)ek_buf_add(out, &n, sizeof(n));
 }
@@ -40,7 +40,7 @@ static int put_root(const json_t *root, struct ek_buf *out)
     char *text = json_dumps(root, JSON_COMPACT);
     int r = text ? ek_json_form(text, strlen(text), &form) : -ENOMEM;
     free(text);
-    put_number(out, (uint32_t)form.len);
+    toksource_put_number(out, (uint32_t)form.len);
     (void)ek_buf_add(out, form.data ? form.data : "", form.len);
     ek_buf_done(&form);
     return r;
@@ -49,15 +49,15 @@ static int put_root(const json_t *root, struct ek_buf *out)
 int tok_source_write(const struct tok_source *s, struct ek_buf *out)
 {
     int r = put_root(s->root, out);
-    put_number(out, s->content.ids);
+    toksource_put_number(out, s->content.ids);
     for (uint32_t id = 0; id < s->content.ids; id++) {
         size_t len = 0;
         const char *name = vocab_at(&s->content, (int32_t)id, &len);
-        put_number(out, name ? (uint32_t)len : 0);
+        toksource_put_number(out, name ? (uint32_t)len : 0);
         (void)ek_buf_add(out, name ? name : "", name ? len : 0);
     }
-    put_number(out, s->score ? LIST_SCORES : LIST_ORDER);
-    put_number(out, s->score ? s->scores : s->orders);
+    toksource_put_number(out, s->score ? LIST_SCORES : LIST_ORDER);
+    toksource_put_number(out, s->score ? s->scores : s->orders);
     if (s->score)
         (void)ek_buf_add(out, s->score, s->scores * sizeof(*s->score));
     else

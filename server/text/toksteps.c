@@ -109,8 +109,8 @@ static int read_pattern(const json_t *o, struct rx **ret_rx, struct ek_fault *fa
     return rx_new(json_string_value(s), json_string_length(s), regex == NULL, ret_rx, fault);
 }
 
-static int read_text(const json_t *o, const char *name, struct norm_step *st,
-                     struct ek_fault *fault)
+static int toksteps_read_text(const json_t *o, const char *name, struct norm_step *st,
+                              struct ek_fault *fault)
 {
     const char *s;
     int r = tok_string(o, name, &s, &st->text_len, fault);
@@ -179,9 +179,9 @@ static int read_norm(const json_t *o, const char *type, void *into, struct ek_fa
         if (r == 0 && !st->rx)
             return 0; /* nothing to look for */
         if (r == 0)
-            r = read_text(o, "content", st, fault);
+            r = toksteps_read_text(o, "content", st, fault);
     } else if (st->kind == NORM_PREPEND) {
-        r = read_text(o, "prepend", st, fault);
+        r = toksteps_read_text(o, "prepend", st, fault);
     } else if (st->kind == NORM_TABLE) {
         r = read_table(o, st, fault);
     }

@@ -239,7 +239,7 @@ static int take_flags(struct ek_strings *list, char **from, int count)
     return 0;
 }
 
-static int replace(char **field, const char *value)
+static int options_replace(char **field, const char *value)
 {
     if (!value)
         return 0;
@@ -268,21 +268,21 @@ static int add_flag_server(struct config *c, char **rest, int count, struct ek_f
     int r = config_add_server(c, c->name, &s, fault);
     if (r != 0)
         return r;
-    r = replace(&s->model, c->model);
+    r = options_replace(&s->model, c->model);
     if (r == 0)
-        r = replace(&s->engine, c->engine);
+        r = options_replace(&s->engine, c->engine);
     if (r == 0)
-        r = replace(&s->program, c->program);
+        r = options_replace(&s->program, c->program);
     if (r == 0)
-        r = replace(&s->api_key_file, c->api_key_file);
+        r = options_replace(&s->api_key_file, c->api_key_file);
     if (r == 0)
-        r = replace(&s->companion, c->companion);
+        r = options_replace(&s->companion, c->companion);
     if (r == 0)
-        r = replace(&s->devices, c->devices);
+        r = options_replace(&s->devices, c->devices);
     if (r == 0)
-        r = replace(&s->host, c->host);
+        r = options_replace(&s->host, c->host);
     if (r == 0)
-        r = replace(&s->mode, c->mode);
+        r = options_replace(&s->mode, c->mode);
     if (r < 0)
         return r;
     s->port = c->port;
@@ -333,7 +333,7 @@ static int record_paths(struct config *c)
             (void)snprintf(tail, sizeof(tail), ".%s", c->servers[i].name);
         int n = snprintf(text, sizeof(text), "%s%s", c->record, tail);
         r = n < 0 || (size_t)n >= sizeof(text) ? -ENAMETOOLONG
-                                               : replace(&c->servers[i].record, text);
+                                               : options_replace(&c->servers[i].record, text);
     }
     return r;
 }

@@ -100,7 +100,7 @@ static bool began_anew(const struct live_page *now, const struct live_page *befo
     return now->output_tokens < before->output_tokens || now->prompt_tokens < before->prompt_tokens;
 }
 
-static bool moved(const struct live_page *a, const struct live_page *b)
+static bool board_moved(const struct live_page *a, const struct live_page *b)
 {
     return a->output_tokens != b->output_tokens || a->prompt_tokens != b->prompt_tokens ||
            a->running != b->running || a->waiting != b->waiting || a->usage != b->usage;
@@ -115,7 +115,7 @@ int board_push(struct board_row *r, const struct live_page *page, double at_s)
         r->count = 0;
         before = NULL;
     }
-    if (!before || moved(page, before))
+    if (!before || board_moved(page, before))
         r->moved_s = at_s;
     r->at[r->next] = (struct board_point){at_s, *page};
     r->next = (r->next + 1) % BOARD_KEPT;
@@ -161,7 +161,7 @@ const char *board_state_name(enum board_state s)
     return "";
 }
 
-static double rate(double now, double before, double seconds)
+static double board_rate(double now, double before, double seconds)
 {
     return now >= 0 && before >= 0 && now >= before ? (now - before) / seconds : -1;
 }
@@ -183,13 +183,13 @@ bool board_rates(const struct board_row *r, bool minute, struct board_rates *ret
     if (!(seconds > 0))
         return false;
     struct board_rates rates = {
-        .out = rate(a->output_tokens, b->output_tokens, seconds),
-        .in = rate(a->prompt_tokens, b->prompt_tokens, seconds),
-        .preempted = rate(a->preemptions, b->preemptions, seconds),
+        .out = board_rate(a->output_tokens, b->output_tokens, seconds),
+        .in = board_rate(a->prompt_tokens, b->prompt_tokens, seconds),
+        .preempted = board_rate(a->preemptions, b->preemptions, seconds),
         .hit = -1,
         .seconds = seconds,
     };
-    double asked = rate(a->queries, b->queries, 1), hits = rate(a->hits, b->hits, 1);
+    double asked = board_rate(a->queries, b->queries, 1), hits = board_rate(a->hits, b->hits, 1);
     if (asked > 0 && hits >= 0)
         rates.hit = hits / asked;
     for (int i = 0; i < 3; i++) {

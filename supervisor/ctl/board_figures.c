@@ -15,7 +15,7 @@ static double first_known(double a, double b)
     return a >= 0 ? a : b;
 }
 
-static double limit_of(const json_t *info, const char *which)
+static double board_figures_limit_of(const json_t *info, const char *which)
 {
     const json_t *l = json_object_get(json_object_get(info, "limits"), "max_num_running_seqs");
     const json_t *v = json_object_get(l, which);
@@ -36,8 +36,8 @@ static void figures_take(const struct board_row *r, double now_s, struct board_f
     f->usage = first_known(p ? p->usage : -1, board_signal(r, "kv_usage"));
     f->blocks = first_known(board_signal(r, "blocks_total"), p ? p->blocks : -1);
     f->cached = first_known(p ? p->cached_blocks : -1, board_signal(r, "blocks_cached"));
-    f->limit = first_known(limit_of(r->info, "value"), p ? p->limit_seqs : -1);
-    f->ceiling = limit_of(r->info, "ceiling");
+    f->limit = first_known(board_figures_limit_of(r->info, "value"), p ? p->limit_seqs : -1);
+    f->ceiling = board_figures_limit_of(r->info, "ceiling");
     f->life_hit = p && p->queries > 0 && p->hits >= 0 ? p->hits / p->queries : -1;
     if (!f->has_now) { /* evenkeeld has looked longer */
         f->now.out = board_signal(r, "generation_tokens_per_s");

@@ -159,7 +159,7 @@ static void title(struct screen *s, const struct board_figures *all, uint32_t co
     screen_end_line(s);
 }
 
-static void help(struct screen *s)
+static void board_show_help(struct screen *s)
 {
     static const char *const lines[] = {
         "",
@@ -179,7 +179,7 @@ static void help(struct screen *s)
     }
 }
 
-static void notes(struct screen *s, const struct board *b, const struct board_view *v)
+static void board_show_notes(struct screen *s, const struct board *b, const struct board_view *v)
 {
     if (v->error) {
         screen_colour(s, "31");
@@ -226,9 +226,9 @@ void board_show(const struct board *b, const struct board_view *v, struct screen
         return;
     }
     title(s, all, b->count, v);
-    notes(s, b, v);
+    board_show_notes(s, b, v);
     if (v->keys)
-        help(s);
+        board_show_help(s);
     if (!v->keys && v->table && b->count > 0)
         table(s, all, b->count, selected, v->details);
     if (!v->keys)

@@ -8,7 +8,7 @@
 #include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/tell.h"
 
-static json_t *told(const char *text, const struct doctor_numbers *n)
+static json_t *diagnose_json_told(const char *text, const struct doctor_numbers *n)
 {
     struct ek_buf out = {0};
     doctor_tell(text, n, &out);
@@ -28,10 +28,10 @@ static json_t *remedies(const struct doctor_finding *f, bool dead, enum doctor_l
     json_t *all = json_array();
     for (uint32_t i = 0; all && i < kept; i++) {
         const struct doctor_remedy *r = advice[i].remedy;
-        json_t *one =
-            json_pack("{s:o, s:s?, s:s?, s:s?, s:s?}", "text", told(r->text.in[lang], n), "flag",
-                      advice[i].flag, "value", advice[i].has_value ? advice[i].value : NULL, "sum",
-                      advice[i].sum[0] ? advice[i].sum : NULL, "rate_from", r->from);
+        json_t *one = json_pack("{s:o, s:s?, s:s?, s:s?, s:s?}", "text",
+                                diagnose_json_told(r->text.in[lang], n), "flag", advice[i].flag,
+                                "value", advice[i].has_value ? advice[i].value : NULL, "sum",
+                                advice[i].sum[0] ? advice[i].sum : NULL, "rate_from", r->from);
         if (one)
             (void)json_object_set_new(one, "rate_percent",
                                       r->rate ? json_integer(r->rate) : json_null());
@@ -40,7 +40,7 @@ static json_t *remedies(const struct doctor_finding *f, bool dead, enum doctor_l
     return all;
 }
 
-static json_t *numbers(const struct doctor_numbers *n)
+static json_t *diagnose_json_numbers(const struct doctor_numbers *n)
 {
     json_t *all = json_object();
     for (uint32_t i = 0; all && i < n->count; i++) {
@@ -129,12 +129,12 @@ static json_t *finding(const struct diagnose_report *r, const struct doctor_find
         " s:o}",
         "id", s->id, "explains", f->explains, "confidence", f->probable ? "probable" : "sure",
         "ask", f->probable ? asked(r, f->cls) : json_array(), "class", doctor_class_name(f->cls),
-        "title", s->title.in[lang], "cause", told(s->cause.in[lang], &f->numbers), "phase",
-        doctor_phase_name(f->phase), "count", (json_int_t)f->count, "first_line",
+        "title", s->title.in[lang], "cause", diagnose_json_told(s->cause.in[lang], &f->numbers),
+        "phase", doctor_phase_name(f->phase), "count", (json_int_t)f->count, "first_line",
         (json_int_t)f->first_line, "last_line", (json_int_t)f->last_line, "starts", (int)f->starts,
-        "ranks", ranks(f->ranks), "evidence", evidence(f), "numbers", numbers(&f->numbers),
-        "questions", flow(f, lang), "remedies", remedies(f, false, lang), "dead_ends",
-        remedies(f, true, lang), "sources", sources(f));
+        "ranks", ranks(f->ranks), "evidence", evidence(f), "numbers",
+        diagnose_json_numbers(&f->numbers), "questions", flow(f, lang), "remedies",
+        remedies(f, false, lang), "dead_ends", remedies(f, true, lang), "sources", sources(f));
 }
 
 /* null where the catalog explains the log, or nothing in it failed. */

@@ -15,7 +15,7 @@ struct matrix {
     struct ek_buf *out;
 };
 
-static void note(void *ctx, const struct selftest_result *r)
+static void diagnose_test_note(void *ctx, const struct selftest_result *r)
 {
     struct matrix *m = ctx;
     m->entries += r->of != m->last;
@@ -59,7 +59,7 @@ int diagnose_test(const struct doctor_catalog *c, struct ek_buf *out, uint32_t *
     int r = m ? 0 : -1;
     if (m) {
         m->out = out;
-        r = doctor_selftest(c, note, m);
+        r = doctor_selftest(c, diagnose_test_note, m);
     }
     for (uint32_t i = 0; r == 0 && i < c->signature_count; i++) {
         if (c->signatures[i].example_count > 0)

@@ -23,7 +23,8 @@ static size_t fetch_collect(char *bytes, size_t size, size_t count, void *ctx)
 }
 
 /* A handle that will GET base + path into `out`, NULL if that is no address. */
-static CURL *prepare(const char *base, const char *path, struct ek_buf *out, uint32_t timeout_ms)
+static CURL *fetch_prepare(const char *base, const char *path, struct ek_buf *out,
+                           uint32_t timeout_ms)
 {
     char url[600];
     int w = snprintf(url, sizeof(url), "%s%.*s%s", strstr(base, "://") ? "" : "http://",
@@ -66,7 +67,7 @@ static int fetch_judge(CURL *c, CURLcode rc, char said[200])
 
 int fetch_page(const char *base, const char *path, struct ek_buf *out, char said[200])
 {
-    CURL *c = prepare(base, path, out, TOTAL_MS);
+    CURL *c = fetch_prepare(base, path, out, TOTAL_MS);
     if (!c) {
         (void)snprintf(said, 200, "%.100s is no address", base);
         return -EBADMSG;
@@ -77,7 +78,7 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
 }
 
 /* Runs until none is left; then each has its result. */
-static void run_all(CURLM *m, struct fetch *items, CURL *const *handles, uint32_t count)
+static void run_all(CURLM *m, struct page_fetch *items, CURL *const *handles, uint32_t count)
 {
     int running = 1, left;
     while (running > 0 && curl_multi_perform(m, &running) == CURLM_OK && running > 0) {
@@ -92,14 +93,14 @@ static void run_all(CURLM *m, struct fetch *items, CURL *const *handles, uint32_
     }
 }
 
-int fetch_pages(struct fetch *items, uint32_t count, uint32_t timeout_ms)
+int fetch_pages(struct page_fetch *items, uint32_t count, uint32_t timeout_ms)
 {
     CURL *handles[FETCH_MOST] = {0};
     CURLM *m = curl_multi_init();
     count = count < FETCH_MOST ? count : FETCH_MOST;
     for (uint32_t i = 0; m && i < count; i++) {
         items[i].error = -ECONNREFUSED;
-        handles[i] = prepare(items[i].base, items[i].path, &items[i].body, timeout_ms);
+        handles[i] = fetch_prepare(items[i].base, items[i].path, &items[i].body, timeout_ms);
         (void)snprintf(items[i].said, sizeof(items[i].said), "%.100s cannot be asked",
                        items[i].base);
         if (handles[i])

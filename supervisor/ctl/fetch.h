@@ -11,11 +11,11 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
 
 #define FETCH_MOST 256
 
-struct fetch {
+struct page_fetch {
     const char *base, *path;
     struct ek_buf body; /* the caller's */
     int error;          /* as of fetch_page() */
     char said[200];
 };
 /* All of them at once, none longer than timeout_ms. Errors are each item's own; -ENOMEM. */
-int fetch_pages(struct fetch *items, uint32_t count, uint32_t timeout_ms);
+int fetch_pages(struct page_fetch *items, uint32_t count, uint32_t timeout_ms);

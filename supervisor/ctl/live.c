@@ -82,7 +82,7 @@ static int read_one(struct replica *r, char said[200])
     return e;
 }
 
-static int read_all(struct replica *all, size_t count, char said[200])
+static int live_read_all(struct replica *all, size_t count, char said[200])
 {
     int r = 0;
     for (size_t i = 0; i < count && r == 0; i++)
@@ -177,11 +177,11 @@ int live_run(const struct live_request *q)
         goto out;
     for (size_t i = 0; i < count; i++)
         all[i].told.url = q->urls->at[i];
-    if (read_all(all, count, said) < 0)
+    if (live_read_all(all, count, said) < 0)
         goto out;
     if (q->seconds > 0) {
         pause_s(q->seconds);
-        if (read_all(all, count, said) < 0)
+        if (live_read_all(all, count, said) < 0)
             goto out;
     }
     said[0] = '\0';

@@ -15,8 +15,8 @@
 #define WIDTH  79
 #define INDENT 13
 
-static void put_number(const struct doctor_numbers *n, const char *name, const char *text,
-                       bool markdown, struct ek_buf *out)
+static void live_show_put_number(const struct doctor_numbers *n, const char *name, const char *text,
+                                 bool markdown, struct ek_buf *out)
 {
     const struct doctor_number *v = doctor_numbers_find(n, name);
     char number[32];
@@ -44,7 +44,8 @@ static void put_blocks(const struct live_told *t, const struct diagnose_style *s
     char row[160];
     (void)ek_buf_printf(out, markdown ? "## %s\n\n| | |\n|---|---|\n" : "%s\n", t->url);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        put_number(&t->numbers, rows[i].name, rows[i].text.in[style->lang], markdown, out);
+        live_show_put_number(&t->numbers, rows[i].name, rows[i].text.in[style->lang], markdown,
+                             out);
     (void)snprintf(row, sizeof(row),
                    markdown ? "| %s | {usage:pct} |\n\n" : "  %-34s {usage:pct}\n",
                    usage.in[style->lang]);
@@ -52,8 +53,8 @@ static void put_blocks(const struct live_told *t, const struct diagnose_style *s
 }
 
 /* A template's text with its values; the caller's ek_buf. */
-static const char *told(const struct doctor_text *text, const struct live_told *t,
-                        enum doctor_lang lang, struct ek_buf *room)
+static const char *live_show_told(const struct doctor_text *text, const struct live_told *t,
+                                  enum doctor_lang lang, struct ek_buf *room)
 {
     room->len = 0;
     doctor_tell(text->in[lang], &t->numbers, room);
@@ -75,7 +76,7 @@ static void put_remedy(const struct live_finding *f, const struct live_told *t,
     if (f->flag)
         (void)ek_buf_printf(out, "%s%s%s%s%s: ", quote, f->flag, f->has_value ? " " : "",
                             f->has_value ? f->value : "", quote);
-    (void)ek_buf_puts(out, told(f->remedy, t, lang, &room));
+    (void)ek_buf_puts(out, live_show_told(f->remedy, t, lang, &room));
     ek_buf_done(&room);
 }
 
@@ -84,7 +85,7 @@ static void put_applies(const struct live_finding *f, const struct live_told *t,
 {
     struct ek_buf room = {0}, remedy = {0};
     (void)ek_buf_printf(out, "%*s", INDENT, "");
-    ek_buf_wrap(out, told(f->text, t, lang, &room), INDENT, WIDTH);
+    ek_buf_wrap(out, live_show_told(f->text, t, lang, &room), INDENT, WIDTH);
     put_remedy(f, t, lang, "", &remedy);
     (void)ek_buf_printf(out, "%*s", INDENT, "");
     ek_buf_wrap(out, ek_buf_ok(&remedy) && remedy.data ? remedy.data : "", INDENT, WIDTH);
@@ -100,7 +101,7 @@ static void put_markdown(const struct live_finding *f, const struct live_told *t
     (void)ek_buf_printf(out, "- %s%s%s: %s", applies ? "**" : "", state_text(f->state, lang),
                         applies ? "**" : "", f->title->in[lang]);
     if (applies) {
-        (void)ek_buf_printf(out, ". %s ", told(f->text, t, lang, &room));
+        (void)ek_buf_printf(out, ". %s ", live_show_told(f->text, t, lang, &room));
         put_remedy(f, t, lang, "`", out);
     }
     (void)ek_buf_puts(out, "\n");
@@ -142,7 +143,7 @@ json_t *live_json(const struct live_told *t, enum doctor_lang lang)
             rules,
             json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:s?}", "id", f[i].id, "state",
                       states[f[i].state], "title", f[i].title->in[lang], "why",
-                      applies ? told(f[i].text, t, lang, &text) : NULL, "flag",
+                      applies ? live_show_told(f[i].text, t, lang, &text) : NULL, "flag",
                       applies ? f[i].flag : NULL, "value", f[i].has_value ? f[i].value : NULL));
     }
     ek_buf_done(&text);
@@ -169,8 +170,8 @@ static void put_change_json(const struct live_finding *f, const struct live_told
     json_t *j =
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:s?, s:s?}", "at", clock, "url", t->url, "id",
                   f->id, "state", applies ? "applies" : "fine", "title", f->title->in[lang], "why",
-                  applies ? told(f->text, t, lang, &room) : NULL, "flag", applies ? f->flag : NULL,
-                  "value", applies && f->has_value ? f->value : NULL);
+                  applies ? live_show_told(f->text, t, lang, &room) : NULL, "flag",
+                  applies ? f->flag : NULL, "value", applies && f->has_value ? f->value : NULL);
     char *text = j ? json_dumps(j, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     (void)ek_buf_printf(out, "%s\n", text ? text : "{}");
     free(text);

@@ -131,8 +131,8 @@ static int explain(struct api *a, const struct ctl_args *args, const json_t *ser
     return code;
 }
 
-static int post(struct api *a, const struct ctl_args *args, const json_t *before, const char *what,
-                const char *said)
+static int main_post(struct api *a, const struct ctl_args *args, const json_t *before,
+                     const char *what, const char *said)
 {
     const char *name = json_string_value(json_object_get(before, "name"));
     struct wait w;
@@ -198,17 +198,19 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     case CMD_LIMITS_PIN:
     case CMD_LIMITS_UNPIN: return change_limits(a, args, servers, name);
     case CMD_DRAIN:
-        return post(a, args, server, "drain",
-                    "Draining: what runs finishes, nothing new is accepted.");
-    case CMD_RESUME: return post(a, args, server, "resume", "Accepting requests again.");
-    case CMD_RESTART: return post(a, args, server, "restart", "Draining, then starting again.");
-    case CMD_ROLL: return post(a, args, server, "roll", "Restarting in its turn.");
+        return main_post(a, args, server, "drain",
+                         "Draining: what runs finishes, nothing new is accepted.");
+    case CMD_RESUME: return main_post(a, args, server, "resume", "Accepting requests again.");
+    case CMD_RESTART:
+        return main_post(a, args, server, "restart", "Draining, then starting again.");
+    case CMD_ROLL: return main_post(a, args, server, "roll", "Restarting in its turn.");
     case CMD_ENGINE_RESTART:
-        return post(a, args, server, "engine-restart", "The engine's process is started again.");
+        return main_post(a, args, server, "engine-restart",
+                         "The engine's process is started again.");
     case CMD_ENGINE_RELEASE:
-        return post(a, args, server, "engine-release", "The engine's process is ended.");
+        return main_post(a, args, server, "engine-release", "The engine's process is ended.");
     case CMD_ENGINE_ACQUIRE:
-        return post(a, args, server, "engine-acquire", "The engine's process is started.");
+        return main_post(a, args, server, "engine-acquire", "The engine's process is started.");
     case CMD_EXPLAIN: return explain(a, args, server, name);
     case CMD_HELP:
     case CMD_VERSION:
@@ -219,7 +221,7 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     return CTL_USAGE;
 }
 
-static int reload(struct api *a, const struct ctl_args *args)
+static int main_reload(struct api *a, const struct ctl_args *args)
 {
     json_t *answer = NULL;
     int r = api_call(a, "POST", "/api/v1/reload", NULL, &answer);
@@ -238,7 +240,7 @@ static int ctl_run(struct api *a, const struct ctl_args *args)
 {
     json_t *servers = NULL;
     if (args->command == CMD_RELOAD)
-        return reload(a, args);
+        return main_reload(a, args);
     int r = api_call(a, "GET", "/api/v1/servers", NULL, &servers);
     if (r < 0)
         return calls_failed(a, r);

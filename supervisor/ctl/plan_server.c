@@ -112,7 +112,7 @@ struct command {
     size_t count;
 };
 
-static void add_words(struct command *c, const char *flag, const char *value)
+static void plan_server_add_words(struct command *c, const char *flag, const char *value)
 {
     c->argv[c->count++] = (char *)(uintptr_t)flag;
     if (value)
@@ -126,25 +126,25 @@ static void add_number(struct command *c, const char *flag, char text[16], uint3
 {
     (void)snprintf(text, 16, "%u", value);
     if (value > least)
-        add_words(c, flag, text);
+        plan_server_add_words(c, flag, text);
 }
 
 /* c->program is there. */
 static void write_command(struct command *c, const struct plan_server_request *q)
 {
-    add_words(c, c->program, NULL);
-    add_words(c, "--model", q->model);
-    add_words(c, "--device", q->card ? "cuda" : "cpu");
-    add_words(c, "--json", "--dry-run");
+    plan_server_add_words(c, c->program, NULL);
+    plan_server_add_words(c, "--model", q->model);
+    plan_server_add_words(c, "--device", q->card ? "cuda" : "cpu");
+    plan_server_add_words(c, "--json", "--dry-run");
     (void)snprintf(c->share, sizeof(c->share), "%.4f", q->share);
-    add_words(c, "--gpu-memory-utilization", c->share);
+    plan_server_add_words(c, "--gpu-memory-utilization", c->share);
     if (q->weight_bits)
-        add_words(c, "--quantization", q->weight_bits == 4 ? "int4" : "int8");
+        plan_server_add_words(c, "--quantization", q->weight_bits == 4 ? "int4" : "int8");
     if (q->kv_bits == 8)
-        add_words(c, "--kv-cache-dtype", q->card ? "fp8" : "int8_per_token_head");
+        plan_server_add_words(c, "--kv-cache-dtype", q->card ? "fp8" : "int8_per_token_head");
     (void)snprintf(c->memory, sizeof(c->memory), "%.12f", q->memory_bytes / 1073741824.0);
     if (q->card)
-        add_words(c, "--dry-run-memory", c->memory);
+        plan_server_add_words(c, "--dry-run-memory", c->memory);
     add_number(c, "--max-model-len", c->len, q->max_len, 0);
     add_number(c, "--max-num-seqs", c->seqs, q->seqs, 0);
     add_number(c, "--max-num-batched-tokens", c->tokens, q->tokens, 0);

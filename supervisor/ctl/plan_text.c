@@ -97,8 +97,8 @@ static void put_stages(const struct plan_question *q, const struct plan_answer *
             q->shape.layers);
 }
 
-static void put_memory(const struct plan_question *q, const struct plan_answer *a,
-                       struct ek_buf *out)
+static void plan_text_put_memory(const struct plan_question *q, const struct plan_answer *a,
+                                 struct ek_buf *out)
 {
     const struct plan_fit *f = &a->chosen.fit;
     const struct plan_setup *u = &a->chosen.setup;
@@ -522,7 +522,7 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
             ek_buf_wrap(out, a->what[i], 4, WIDTH);
         }
     }
-    put_memory(q, a, out);
+    plan_text_put_memory(q, a, out);
     if (a->fits) {
         put_server(a, out);
         put_settings(q, a, out);

@@ -46,7 +46,7 @@ static void preflight_add(struct preflight *p, enum preflight_state state, const
 }
 
 /* Fields of one line, without the blanks around them. Returns how many. */
-static int split(const char *line, size_t len, char fields[FIELDS][64])
+static int preflight_split(const char *line, size_t len, char fields[FIELDS][64])
 {
     int n = 0;
     for (size_t at = 0; at <= len && n < FIELDS; n++) {
@@ -190,7 +190,7 @@ static void judge_gpus(const struct preflight_facts *f, struct preflight *p)
     }
     for (const char *line = f->gpus; line && *line; card++) {
         size_t n = strcspn(line, "\n");
-        if (split(line, n, fields) == FIELDS) {
+        if (preflight_split(line, n, fields) == FIELDS) {
             double version = preflight_number(fields[VERSION]);
             if (card == 0)
                 preflight_add(p, version < DRIVER ? PREFLIGHT_BAD : PREFLIGHT_OK, "driver",

@@ -15,7 +15,7 @@
 
 #define HIDDEN "[redacted]"
 
-static bool in_word(char c)
+static bool redact_in_word(char c)
 {
     return isalnum((unsigned char)c) || c == '_' || c == '-';
 }
@@ -180,7 +180,7 @@ static size_t gap_length(const char *p, const char *end, bool *ret_lines)
 }
 
 /* quoted: the name was, so that what stands here stays JSON. */
-static size_t hide(const char *p, const char *end, bool quoted, struct ek_buf *out)
+static size_t redact_hide(const char *p, const char *end, bool quoted, struct ek_buf *out)
 {
     size_t n = value_length(p, end);
     if ((n == 4 && (memcmp(p, "true", 4) == 0 || memcmp(p, "null", 4) == 0)) ||
@@ -199,7 +199,7 @@ void redact(const char *text, size_t len, struct ek_buf *out)
     while (p < end) {
         const char *word = p;
         bool lines = false;
-        while (p < end && in_word(*p))
+        while (p < end && redact_in_word(*p))
             p++;
         size_t n = (size_t)(p - word);
         if (n == 0) {
@@ -225,7 +225,7 @@ void redact(const char *text, size_t len, struct ek_buf *out)
             size_t block = block_length(text, word, p, end);
             if (block > 0)
                 (void)ek_buf_puts(out, HIDDEN);
-            p += block > 0 ? block : hide(p, end, quoted, out);
+            p += block > 0 ? block : redact_hide(p, end, quoted, out);
             gap = lines ? item_gap(p, end) : 0;
         }
     }

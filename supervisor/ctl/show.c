@@ -29,7 +29,7 @@ const char *show_state(const json_t *server)
     return state;
 }
 
-static bool number_of(const json_t *object, const char *key, double *ret_value)
+static bool show_number_of(const json_t *object, const char *key, double *ret_value)
 {
     const json_t *v = json_object_get(object, key);
     if (!json_is_number(v))
@@ -41,7 +41,7 @@ static bool number_of(const json_t *object, const char *key, double *ret_value)
 static double number_or(const json_t *object, const char *key, double otherwise)
 {
     double v = otherwise;
-    (void)number_of(object, key, &v);
+    (void)show_number_of(object, key, &v);
     return v;
 }
 
@@ -129,7 +129,7 @@ void show_value(struct ek_buf *out, const json_t *object, const char *key, const
                 int decimals)
 {
     double v;
-    if (number_of(object, key, &v))
+    if (show_number_of(object, key, &v))
         (void)ek_buf_printf(out, "%.*f%s", decimals, v, unit);
     else
         (void)ek_buf_puts(out, "-");
@@ -205,7 +205,7 @@ static void figures(struct ek_buf *out, const json_t *d)
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         bool held = i == 2;
         double v;
-        if ((!held && !f) || !number_of(d, keys[i], &v) || !(v > 0))
+        if ((!held && !f) || !show_number_of(d, keys[i], &v) || !(v > 0))
             continue;
         if (held)
             (void)ek_buf_printf(out, "%sheld %.*f s", before, v < 9.95, v);

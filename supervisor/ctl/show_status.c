@@ -135,7 +135,7 @@ static void show_status_choose(struct layout *l, const json_t *servers, const ch
 }
 
 /* s: NULL = the heads. */
-static void put_line(struct ek_buf *out, const struct layout *l, const json_t *s)
+static void show_status_put_line(struct ek_buf *out, const struct layout *l, const json_t *s)
 {
     size_t blanks = 0;
     for (int c = 0; c < COLUMNS; c++) {
@@ -175,12 +175,12 @@ void show_status(const json_t *answer, const char *only, uint32_t cols, struct e
         return;
     }
     show_status_choose(&l, servers, only, cols);
-    put_line(out, &l, NULL);
+    show_status_put_line(out, &l, NULL);
     json_array_foreach((json_t *)(uintptr_t)servers, i, s)
     {
         if (!show_named(s, only))
             continue;
-        put_line(out, &l, s);
+        show_status_put_line(out, &l, s);
         const char *why = json_string_value(json_object_get(s, "waiting_why"));
         if (why) {
             (void)ek_buf_puts(out, "    ");

@@ -31,7 +31,7 @@ static void port_of(const char *at, char ret_port[8])
         (void)snprintf(ret_port, 8, "%.*s", (int)n, colon + 1);
 }
 
-static const char *text_of(const json_t *server, const char *key)
+static const char *snippet_text_of(const json_t *server, const char *key)
 {
     const char *s = json_string_value(json_object_get(server, key));
     return s ? s : "";
@@ -93,9 +93,9 @@ static int snippet_each(const json_t *list, const char *host, place_fn put, stru
     json_array_foreach(list, i, v)
     {
         struct snippet_place p = {
-            .name = text_of(v, "name"), .model = text_of(v, "model"), .host = host};
-        port_of(text_of(v, "url"), p.port);
-        port_of(text_of(v, "edge"), p.agent);
+            .name = snippet_text_of(v, "name"), .model = snippet_text_of(v, "model"), .host = host};
+        port_of(snippet_text_of(v, "url"), p.port);
+        port_of(snippet_text_of(v, "edge"), p.agent);
         if (!p.port[0])
             continue;
         put(&p, out);
@@ -138,7 +138,7 @@ int snippet_write(const char *form, const json_t *servers, const char *host, str
     if (snippet_each(json_object_get(servers, "servers"), host, forms[f].put, out) == 0)
         return -ENOENT;
     (void)ek_buf_puts(out, forms[f].tail);
-    port_of(text_of(servers, "listen"), page);
+    port_of(snippet_text_of(servers, "listen"), page);
     if (strcmp(form, "prometheus") == 0 && page[0])
         (void)ek_buf_printf(out,
                             "- targets: [\"%s:%s\"]\n  labels: {job: evenkeeld, host: \"%s\"}\n",

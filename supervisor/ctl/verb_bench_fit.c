@@ -160,7 +160,7 @@ static int fit_search_limit(struct fit *f)
 /* ---- --restart ---- */
 
 /* Cuts "a,b" into words; the text is changed. */
-static int split(char *text, struct fit_trial *t)
+static int bench_fit_split(char *text, struct fit_trial *t)
 {
     for (char *at = text, *next; at && *at; at = next) {
         next = strchr(at, ',');
@@ -261,7 +261,7 @@ static int search(struct fit *f)
     double best = -1;
     int r = 0;
     for (size_t i = 0; i < COUNT && r == 0; i++)
-        r = split(lists[i], &all[i]);
+        r = bench_fit_split(lists[i], &all[i]);
     if (r == 0)
         r = search_all(f, all, COUNT, &best);
     if (!f->o.json && r == 0)

@@ -186,7 +186,7 @@ static void add_file_of(struct bundle *b, const char *name, int pid, const char 
 }
 
 /* The words that a process was started with, on one line. */
-static void add_words(struct bundle *b, const char *name, int pid)
+static void bundle_add_words(struct bundle *b, const char *name, int pid)
 {
     struct ek_buf out = {0};
     char path[64];
@@ -211,7 +211,7 @@ static void add_in_use(struct bundle *b, const json_t *answer)
     const char *file = json_string_value(json_object_get(answer, "config_file"));
     int daemon = (int)json_integer_value(json_object_get(answer, "pid"));
     if (daemon > 0)
-        add_words(b, "in-use/evenkeeld.words.txt", daemon);
+        bundle_add_words(b, "in-use/evenkeeld.words.txt", daemon);
     if (file)
         add_file_of(b, "in-use/evenkeeld.yaml", daemon, file, false);
     for (size_t i = 0; i < json_array_size(servers); i++) {
@@ -223,7 +223,7 @@ static void add_in_use(struct bundle *b, const json_t *answer)
         int pid = (int)json_integer_value(json_object_get(s, "pid"));
         (void)snprintf(name, sizeof(name), "in-use/servers/%.40s.words.txt", is ? is : "");
         if (pid > 0)
-            add_words(b, name, pid);
+            bundle_add_words(b, name, pid);
         (void)snprintf(name, sizeof(name), "in-use/servers/%.40s.yaml", is ? is : "");
         if (own)
             add_file_of(b, name, daemon, own, false);

@@ -44,7 +44,7 @@ static const struct ek_opt table[] = {
     {.name = "json", .alias = "j", .type = OPT_BOOL, .at = AT(json), .help = "Answer in JSON."},
     {0}};
 
-static const char *text_of(const struct ek_buf *b)
+static const char *preflight_text_of(const struct ek_buf *b)
 {
     return b->len ? b->data : NULL;
 }
@@ -66,7 +66,7 @@ static bool ask_tool(const char *query, const char *how, struct ek_buf *out)
     return r != -ETIMEDOUT;
 }
 
-static uint64_t limit_of(int which)
+static uint64_t preflight_limit_of(int which)
 {
     struct rlimit l;
     if (getrlimit((__rlimit_resource_t)which, &l) < 0)
@@ -111,7 +111,8 @@ static void look_at_model(const char *model, struct preflight_facts *f)
         (void)closedir(d);
 }
 
-static void put_line(struct ek_buf *out, const char *state, const struct preflight_line *l)
+static void preflight_put_line(struct ek_buf *out, const char *state,
+                               const struct preflight_line *l)
 {
     struct ek_buf text = {0};
     (void)ek_buf_printf(&text, "%s%s%s", l->is, *l->remedy ? "; " : "", l->remedy);
@@ -134,7 +135,7 @@ static int preflight_tell(const struct preflight *p, bool json)
                                                         states[l->state], "what", l->what, "is",
                                                         l->is, "remedy", l->remedy));
         else
-            put_line(&out, states[l->state], l);
+            preflight_put_line(&out, states[l->state], l);
     }
     if (json) {
         char *text = json_dumps(list, JSON_INDENT(2));
@@ -153,8 +154,8 @@ static int preflight(const struct preflight_options *o, const char *model)
     char query[600];
     struct statvfs shm;
     struct preflight p;
-    struct preflight_facts f = {.memlock = limit_of(RLIMIT_MEMLOCK),
-                                .nofile = limit_of(RLIMIT_NOFILE),
+    struct preflight_facts f = {.memlock = preflight_limit_of(RLIMIT_MEMLOCK),
+                                .nofile = preflight_limit_of(RLIMIT_NOFILE),
                                 .cgroup_bytes = cgroup_limit(),
                                 .port = (uint32_t)o->port,
                                 .port_free = port_is_free((uint32_t)o->port)};
@@ -169,10 +170,10 @@ static int preflight(const struct preflight_options *o, const char *model)
         (void)ask_tool("--query-compute-apps=pid,used_memory,process_name", CSV, &apps);
         (void)ask_tool("topo", "-m", &links);
     }
-    f.driver = text_of(&driver);
-    f.gpus = text_of(&gpus);
-    f.apps = text_of(&apps);
-    f.links = text_of(&links);
+    f.driver = preflight_text_of(&driver);
+    f.gpus = preflight_text_of(&gpus);
+    f.apps = preflight_text_of(&apps);
+    f.links = preflight_text_of(&links);
     if (model)
         look_at_model(model, &f);
     preflight_judge(&f, &p);

@@ -304,8 +304,8 @@ static void seed(struct top *t, const struct target *one, struct board_row *r)
     json_decref(h);
 }
 
-static struct board_row *row_of(struct top *t, const struct target *one,
-                                const struct sample_part *part, uint32_t parts)
+static struct board_row *top_row_of(struct top *t, const struct target *one,
+                                    const struct sample_part *part, uint32_t parts)
 {
     uint32_t before = t->board.count;
     struct board_row *r = board_row(&t->board, one->url, part);
@@ -330,7 +330,7 @@ static void miss(struct top *t, const struct target *one, const char *said)
         board_miss(r, said, t->view.now_s);
         any = true;
     }
-    struct board_row *r = any || one->probe ? NULL : row_of(t, one, &none, 1);
+    struct board_row *r = any || one->probe ? NULL : top_row_of(t, one, &none, 1);
     if (r)
         board_miss(r, said, t->view.now_s);
 }
@@ -346,7 +346,7 @@ static void take_page(struct top *t, const struct target *one, const struct ek_b
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct board_row *r = row_of(t, one, &parts[i], count);
+        struct board_row *r = top_row_of(t, one, &parts[i], count);
         if (!r)
             continue;
         live_read_part(text, page->len, &parts[i], &now);
@@ -360,7 +360,7 @@ static int refresh(struct top *t)
 {
     int r = ask_evenkeeld(t);
     list_targets(t);
-    struct fetch *items = calloc(TARGETS_MOST, sizeof(*items));
+    struct page_fetch *items = calloc(TARGETS_MOST, sizeof(*items));
     if (!items)
         return -ENOMEM;
     for (uint32_t i = 0; i < t->targets; i++) {

@@ -12,6 +12,7 @@
 #include "common/ladder.h"
 #include "supervisor/doctor/finding.h"
 #include "supervisor/doctor/texts.h"
+#include "supervisor/engines/dialect.h"
 
 #define GIB 1073741824.0
 
@@ -42,7 +43,7 @@ static const struct doctor_remedy remedies[WORDS] = {
 
 struct now {
     const struct doctor_numbers *n;
-    bool sglang;
+    const struct dialect *engine; /* its flags */
     uint32_t seqs, tokens;
     bool seqs_assumed, tokens_assumed, share_assumed, ran;
     double share, swap, capacity;
@@ -59,6 +60,18 @@ static uint32_t advise_whole(double v)
     return v > 0 && v < 1e9 ? (uint32_t)v : 0;
 }
 
+/* The engine whose flags are named: the log's where it has flags of its own, else vLLM, whose flags
+ * evenkeel-server has, too. */
+static const struct dialect *engine_of(const struct doctor_numbers *n)
+{
+    const struct dialect *d;
+    for (uint32_t i = 0; (d = dialect_at(i)); i++) {
+        if (d->only_read && d->seqs_flag && doctor_is_of(d->name, n))
+            return d;
+    }
+    return dialect_find("vllm");
+}
+
 static struct now read_now(const struct doctor_numbers *n)
 {
     struct now now = {.n = n,
@@ -69,7 +82,7 @@ static struct now read_now(const struct doctor_numbers *n)
     double seqs = advise_number(n, "max_num_seqs", 0),
            tokens = advise_number(n, "max_num_batched_tokens", 0);
     double running = advise_number(n, "running", 0), share = advise_number(n, "share", 0);
-    now.sglang = doctor_is_of("sglang", n);
+    now.engine = engine_of(n);
     now.seqs_assumed = !(seqs > 0);
     now.tokens_assumed = !(tokens > 0);
     now.share_assumed = !(share > 0 && share <= 1);
@@ -106,8 +119,7 @@ static void put_tokens(struct list *l, const struct now *now)
     uint32_t card = ladder_card_tokens(capacity);
     if (to == 0)
         return;
-    struct doctor_advice *a =
-        advise_add(l, TOKENS, now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens");
+    struct doctor_advice *a = advise_add(l, TOKENS, now->engine->tokens_flag);
     a->has_value = true;
     (void)snprintf(a->value, sizeof(a->value), "%u", to);
     int n = snprintf(a->sum, sizeof(a->sum), "%u%s x %.2f", now->tokens,
@@ -122,8 +134,7 @@ static void put_seqs(struct list *l, const struct now *now)
     uint32_t to = ladder_seqs(now->seqs, UINT32_MAX, 1);
     if (to == 0)
         return;
-    struct doctor_advice *a =
-        advise_add(l, SEQS, now->sglang ? "--max-running-requests" : "--max-num-seqs");
+    struct doctor_advice *a = advise_add(l, SEQS, now->engine->seqs_flag);
     a->has_value = true;
     (void)snprintf(a->value, sizeof(a->value), "%u", to);
     (void)snprintf(a->sum, sizeof(a->sum), "%u%s x %.1f", now->seqs,
@@ -138,8 +149,7 @@ static void put_share(struct list *l, const struct now *now, enum ladder_step st
     double to = ladder_share(now->share, step, false);
     if (!(to > 0))
         return;
-    struct doctor_advice *a =
-        advise_add(l, LESS, now->sglang ? "--mem-fraction-static" : "--gpu-memory-utilization");
+    struct doctor_advice *a = advise_add(l, LESS, now->engine->share_flag);
     a->has_value = true;
     (void)snprintf(a->value, sizeof(a->value), "%.2f", to);
     (void)snprintf(a->sum, sizeof(a->sum), "%.2f%s - %.2f", now->share,
@@ -153,11 +163,8 @@ static void put_low(struct list *l, const struct now *now)
     uint64_t capacity = now->capacity > 0 ? (uint64_t)now->capacity : 0;
     uint32_t tokens = ladder_tokens(now->tokens, LADDER_LOW_TOKENS, 1, capacity);
     struct doctor_advice *a = advise_add(l, LOW, NULL);
-    (void)snprintf(a->sum, sizeof(a->sum), "%s %u, %s %u, %s %.2f",
-                   now->sglang ? "--max-running-requests" : "--max-num-seqs", seqs,
-                   now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens",
-                   tokens ? tokens : now->tokens,
-                   now->sglang ? "--mem-fraction-static" : "--gpu-memory-utilization",
+    (void)snprintf(a->sum, sizeof(a->sum), "%s %u, %s %u, %s %.2f", now->engine->seqs_flag, seqs,
+                   now->engine->tokens_flag, tokens ? tokens : now->tokens, now->engine->share_flag,
                    share > 0 ? share : now->share);
 }
 

@@ -72,7 +72,7 @@ const char *doctor_class_text(enum doctor_class c, enum doctor_lang lang)
 /* ---- patterns ---- */
 
 /* The expression with {size} and {num} written out. */
-static int expand(const char *text, struct ek_buf *out)
+static int catalog_expand(const char *text, struct ek_buf *out)
 {
     static const struct {
         const char *name, *means;
@@ -156,7 +156,7 @@ static int compile(const char *pattern, pcre2_code **ret_code, struct ek_fault *
     struct ek_buf text = {0};
     int error = 0;
     PCRE2_SIZE at = 0;
-    if (expand(pattern, &text) < 0) {
+    if (catalog_expand(pattern, &text) < 0) {
         ek_buf_done(&text);
         return -ENOMEM;
     }

@@ -145,7 +145,7 @@ struct guess {
     uint32_t lines[ENGINES_MOST];
 };
 
-static void weigh(void *ctx, const struct promtext_sample *s)
+static void live_page_weigh(void *ctx, const struct promtext_sample *s)
 {
     struct guess *g = ctx;
     for (uint32_t e = 0; e < ENGINES_MOST && dialect_at(e); e++) {
@@ -164,7 +164,7 @@ static const struct dialect *engine_of(const char *page, size_t len)
     struct promtext_info info;
     struct guess g = {{0}};
     uint32_t best = 0;
-    promtext_parse(page, len, weigh, &g, &info);
+    promtext_parse(page, len, live_page_weigh, &g, &info);
     for (uint32_t e = 1; e < ENGINES_MOST && dialect_at(e); e++) {
         if (g.lines[e] > g.lines[best] && !dialect_at(e)->companion)
             best = e;

@@ -281,6 +281,9 @@ static const struct dialect table[] = {
         .only_read = true,
         .signals = {sglang_signals},
         .hists = sglang_hists,
+        .seqs_flag = "--max-running-requests", /* for what the doctor advises */
+        .tokens_flag = "--chunked-prefill-size",
+        .share_flag = "--mem-fraction-static",
     },
     {
         .name = "llamacpp",

@@ -37,7 +37,7 @@ const struct key_reading *keys_find(const struct keys_reading *k, const char *na
 }
 
 /* The row of a key, a new one for a name that was not there; NULL when there is no room. */
-static struct key_reading *row_of(struct keys_reading *k, const char *name)
+static struct key_reading *keys_row_of(struct keys_reading *k, const char *name)
 {
     for (uint32_t i = 0; i < k->count; i++) {
         if (strcmp(k->at[i].name, name) == 0)
@@ -62,7 +62,7 @@ static void take_sample(void *ctx, const struct promtext_sample *s)
         if (strcmp(s->name, families[i].name) != 0 ||
             (families[i].kind && (!kind || strcmp(kind, families[i].kind) != 0)))
             continue;
-        struct key_reading *row = row_of(k, key);
+        struct key_reading *row = keys_row_of(k, key);
         if (row)
             memcpy((char *)row + families[i].at, &s->value, sizeof(s->value));
         return;

@@ -287,7 +287,7 @@ static bool is_reset(const struct sample *s, const struct sample *prev)
     return false;
 }
 
-static bool moved(const struct sample *s, const struct sample *prev)
+static bool sample_moved(const struct sample *s, const struct sample *prev)
 {
     static const enum signal_id progress[] = {SIG_GEN_TOKENS, SIG_PROMPT_TOKENS, SIG_STEPS,
                                               SIG_STEP_AGE_S, SIG_KV_USAGE,      SIG_RUNNING};
@@ -318,7 +318,7 @@ void sample_compare(struct sample *s, const struct sample *prev)
         }
     }
     bool busy = has(s, SIG_RUNNING) && s->value[SIG_RUNNING] > 0;
-    if (!busy || moved(s, prev))
+    if (!busy || sample_moved(s, prev))
         return;
     s->same_since_us = prev->same_since_us ? prev->same_since_us : prev->at_us;
     if (s->at_us < s->same_since_us + SAMPLE_STALE_S * 1000000ull)

@@ -30,7 +30,7 @@ static void user_name(uid_t uid, char *ret_name, size_t size)
         (void)fclose(f); /* only read */
 }
 
-/* As whom that process's user logged in, before su or sudo; as the audit system keeps it. */
+/* The user that logged in, before su or sudo, as the audit system keeps it. */
 static unsigned long login_of(pid_t pid)
 {
     char path[48], text[24] = {0};

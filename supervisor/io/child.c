@@ -162,7 +162,7 @@ int child_find_program(const char *argv0, char *ret_path, size_t size)
     return -ENOENT;
 }
 
-static bool same_name(const char *a, const char *b)
+static bool child_same_name(const char *a, const char *b)
 {
     size_t len = strcspn(a, "=");
     return strncmp(a, b, len) == 0 && b[len] == '=';
@@ -192,7 +192,7 @@ static bool is_private(const char *entry)
 static bool is_named(const char *entry, char *const *list)
 {
     for (; list && *list; list++) {
-        if (same_name(entry, *list))
+        if (child_same_name(entry, *list))
             return true;
     }
     return false;

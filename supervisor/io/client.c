@@ -291,8 +291,8 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
     return call->fd < 0 ? CURL_SOCKET_BAD : call->fd;
 }
 
-/* Before a request is sent: not to whom a server's link leads (run_as.h). A connection that is used
- * again was looked at when it was made. */
+/* Before a request is sent: not to where a server's link leads (run_as.h). A connection that is
+ * used again was looked at when it was made. */
 static int on_connected(void *ctx, char *to, char *from, int to_port, int from_port)
 {
     const struct client_call *call = ctx;

@@ -83,7 +83,7 @@ void control_free(struct control *c)
     free(c);
 }
 
-static uint32_t number_in(const json_t *j)
+static uint32_t control_number_in(const json_t *j)
 {
     json_int_t v = json_is_integer(j) ? json_integer_value(j) : 0;
     return v > 0 && v <= UINT32_MAX ? (uint32_t)v : 0;
@@ -114,10 +114,11 @@ int control_parse(const char *json, size_t len, struct control_limits *ret_limit
     l.generation = generation > 0 ? (uint64_t)generation : 0;
     for (int k = 0; k < KNOB_COUNT; k++) {
         const char *name = knob_name((enum knob)k);
-        l.knob[k].value = number_in(json_object_get(root, name));
+        l.knob[k].value = control_number_in(json_object_get(root, name));
         l.knob[k].known = l.knob[k].value > 0;
-        l.knob[k].ceiling = number_in(json_object_get(json_object_get(root, "ceiling"), name));
-        l.knob[k].floor = number_in(json_object_get(json_object_get(root, "floor"), name));
+        l.knob[k].ceiling =
+            control_number_in(json_object_get(json_object_get(root, "ceiling"), name));
+        l.knob[k].floor = control_number_in(json_object_get(json_object_get(root, "floor"), name));
     }
     const json_t *deadline = json_object_get(root, "queue_deadline_s");
     l.has_deadline = json_is_number(deadline);

@@ -23,7 +23,7 @@
 #define PART_S    60     /* longer than writing one takes */
 #define LOOK_MOST 256u   /* files of one server: more can only come from another program */
 
-static bool fits(int n, size_t size)
+static bool ends_fits(int n, size_t size)
 {
     return n >= 0 && (size_t)n < size;
 }
@@ -70,7 +70,7 @@ int ends_list(const char *state_dir, const char *server, struct ends_entry *ret,
 {
     char dir[512];
     uint32_t n = 0;
-    if (!fits(snprintf(dir, sizeof(dir), "%s/ends", state_dir), sizeof(dir)))
+    if (!ends_fits(snprintf(dir, sizeof(dir), "%s/ends", state_dir), sizeof(dir)))
         return -ENAMETOOLONG;
     DIR *d = opendir(dir);
     if (!d)
@@ -99,7 +99,8 @@ static void prune(const char *state_dir, const char *server, const struct ends_e
         char path[640];
         if (strcmp(all[i].file, wrote->file) == 0 || ++seen[all[i].kind] <= kept[all[i].kind])
             continue;
-        if (fits(snprintf(path, sizeof(path), "%s/ends/%s", state_dir, all[i].file), sizeof(path)))
+        if (ends_fits(snprintf(path, sizeof(path), "%s/ends/%s", state_dir, all[i].file),
+                      sizeof(path)))
             (void)unlink(path); /* the next end tries again */
     }
     free(all);
@@ -139,11 +140,11 @@ int ends_write(const char *state_dir, const char *server, uint64_t at_ms, enum e
     struct stat st;
     if (len > ENDS_BYTES)
         return -EFBIG;
-    if (!fits(snprintf(dir, sizeof(dir), "%s/ends", state_dir), sizeof(dir)) ||
-        !fits(snprintf(e.file, sizeof(e.file), "%s.%llu.%s.%s.json", server,
-                       (unsigned long long)at_ms, kinds[kind], cls),
-              sizeof(e.file)) ||
-        !fits(snprintf(path, sizeof(path), "%s/%s", dir, e.file), sizeof(path)))
+    if (!ends_fits(snprintf(dir, sizeof(dir), "%s/ends", state_dir), sizeof(dir)) ||
+        !ends_fits(snprintf(e.file, sizeof(e.file), "%s.%llu.%s.%s.json", server,
+                            (unsigned long long)at_ms, kinds[kind], cls),
+                   sizeof(e.file)) ||
+        !ends_fits(snprintf(path, sizeof(path), "%s/%s", dir, e.file), sizeof(path)))
         return -ENAMETOOLONG;
     if (mkdir(dir, 0700) < 0 && errno != EEXIST)
         return -errno;
@@ -159,7 +160,7 @@ int ends_write(const char *state_dir, const char *server, uint64_t at_ms, enum e
 int ends_read(const char *state_dir, const struct ends_entry *e, struct ek_buf *out)
 {
     char path[640];
-    if (!fits(snprintf(path, sizeof(path), "%s/ends/%s", state_dir, e->file), sizeof(path)))
+    if (!ends_fits(snprintf(path, sizeof(path), "%s/ends/%s", state_dir, e->file), sizeof(path)))
         return -ENAMETOOLONG;
     return ek_file_read_regular(path, ENDS_BYTES, out);
 }

@@ -35,7 +35,7 @@ struct gpus_call {
     void *ctx;
 };
 
-static _Noreturn void help(int to)
+static _Noreturn void gpus_help(int to)
 {
     struct gpus g = {0};
     sigset_t none;
@@ -79,7 +79,7 @@ static int gpus_start(pid_t *ret_pid, int *ret_pipe)
         return -errno;
     pid_t pid = fork();
     if (pid == 0)
-        help(ends[1]);
+        gpus_help(ends[1]);
     int r = pid < 0 ? -errno : 0;
     close(ends[1]);
     if (r < 0) {

@@ -65,7 +65,7 @@ static int incidents_open(struct incidents *in)
     return 0;
 }
 
-static int put_line(struct incidents *in, const char *record, size_t len)
+static int incidents_put_line(struct incidents *in, const char *record, size_t len)
 {
     char line[LINE_MOST + SUM_LEN + 4];
     int r = incidents_open(in);
@@ -87,7 +87,7 @@ static int put_line(struct incidents *in, const char *record, size_t len)
 static int write_record(void *ctx, const char *record, size_t len)
 {
     struct incidents *in = ctx;
-    int r = put_line(in, record, len);
+    int r = incidents_put_line(in, record, len);
     in->written += r == 0;
     if (r < 0)
         incidents_close(in);

@@ -24,8 +24,8 @@
 #define LOOKS_MOST 64u /* at slots for a line: with three quarters taken some ten are usual */
 #define LINE_SHORT 24
 
-/* Who writes in its directory may have put a FIFO there: without a reader that is -ENXIO, and not
- * an evenkeeld that waits for one. */
+/* A user that may write in its directory may have put a FIFO there: without a reader that is
+ * -ENXIO, and not an evenkeeld that waits for one. */
 static int open_to_write(const char *path, int how)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0640);

@@ -49,7 +49,7 @@ struct restart_peers {
 
 static void round_begin(struct restart_peers *p);
 
-static void stop(struct restart_peers *p)
+static void peers_stop(struct restart_peers *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         client_cancel(p->at[i].call);
@@ -61,7 +61,7 @@ static void stop(struct restart_peers *p)
 
 static void give_up(struct restart_peers *p)
 {
-    stop(p);
+    peers_stop(p);
     p->stage = IDLE;
     p->ticket = 0;
 }
@@ -112,7 +112,7 @@ void peers_free(struct restart_peers *p)
     if (!p)
         return;
     if (p->timer)
-        stop(p);
+        peers_stop(p);
     sd_event_source_disable_unref(p->timer);
     free(p);
 }

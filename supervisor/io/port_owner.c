@@ -291,7 +291,7 @@ bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size)
     return false;
 }
 
-static uint64_t number_in(const char *file, const char *key)
+static uint64_t port_owner_number_in(const char *file, const char *key)
 {
     char line[256];
     uint64_t v = 0;
@@ -309,7 +309,7 @@ static uint64_t number_in(const char *file, const char *key)
 uint64_t port_owner_memory_bytes(void)
 {
     char own[256];
-    uint64_t left = number_in("/proc/meminfo", "MemAvailable:") * 1024;
+    uint64_t left = port_owner_number_in("/proc/meminfo", "MemAvailable:") * 1024;
     if (ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own)) < 0)
         return left;
     struct ek_cgroup_memory m;

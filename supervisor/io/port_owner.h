@@ -20,7 +20,7 @@ bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size)
  * not be seen. */
 pid_t port_owner_pid(const char *host, unsigned port);
 /* A duplicate, close-on-exec, of a listening socket of a port out of that process, which does not
- * notice, whoever else listens at that port of another address, or shares it. The caller's; or a
+ * notice; others may listen at that port of another address, or share it. The caller's; or a
  * negative errno: -ENOENT, it has none or may not be looked into; -EPERM, it may not be traced by
  * this process. */
 int port_owner_take(pid_t pid, unsigned port);

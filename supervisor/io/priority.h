@@ -4,6 +4,6 @@
  */
 #pragma once
 
-/* What whoever reaches a port can keep pending for ever: the page and its API, connections that a
+/* What strangers at a port can keep pending for ever: the page and its API, connections that a
  * server out of service turns away, the agent-check. All others have 0, sd-event's own. */
 #define PRIORITY_STRANGERS 10

@@ -106,7 +106,7 @@ static void parse_planned(const json_t *j, struct planned_log *log)
 }
 
 /* Of a server: what would have to be escaped is in none. */
-static bool is_name(const char *name)
+static bool state_is_name(const char *name)
 {
     size_t n = strlen(name);
     bool plain = n > 0 && n < sizeof(((struct state_server *)0)->name);
@@ -117,7 +117,7 @@ static bool is_name(const char *name)
 
 static int parse_server(const char *name, const json_t *j, struct state *into)
 {
-    if (!json_is_object(j) || !is_name(name))
+    if (!json_is_object(j) || !state_is_name(name))
         return -EBADMSG;
     struct state_server *one = state_of(into, name);
     if (!one)

@@ -28,7 +28,7 @@ struct subprocess {
     char text[SUBPROCESS_TEXT + 1];
 };
 
-static void stop(struct subprocess *p)
+static void subprocess_stop(struct subprocess *p)
 {
     if (p->link)
         *p->link = p->next;
@@ -48,7 +48,7 @@ void subprocess_cancel(struct subprocess *p)
 {
     if (!p)
         return;
-    stop(p);
+    subprocess_stop(p);
     free(p);
 }
 
@@ -79,7 +79,7 @@ static void subprocess_read(struct subprocess *p)
 static void subprocess_finish(struct subprocess *p, int status)
 {
     struct subprocess_result res = {.status = status, .text = p->text, .len = p->len};
-    stop(p);
+    subprocess_stop(p);
     p->cb(p->ctx, &res);
     free(p);
 }

@@ -29,7 +29,7 @@ struct traces_call {
     void *ctx;
 };
 
-static uint64_t mix(uint64_t h, uint64_t v)
+static uint64_t traces_mix(uint64_t h, uint64_t v)
 {
     return ek_fnv(h, &v, sizeof(v));
 }
@@ -43,10 +43,10 @@ static uint64_t mix_stat(uint64_t h, int dir, const char *path)
 {
     struct stat st;
     if (fstatat(dir, path, &st, 0) < 0)
-        return mix(h, (uint64_t)errno);
-    h = mix(mix(h, st.st_dev), st.st_ino);
-    h = mix(mix(h, (uint64_t)st.st_mtim.tv_sec), (uint64_t)st.st_mtim.tv_nsec);
-    return mix(h, S_ISDIR(st.st_mode) ? 0 : (uint64_t)st.st_size);
+        return traces_mix(h, (uint64_t)errno);
+    h = traces_mix(traces_mix(h, st.st_dev), st.st_ino);
+    h = traces_mix(traces_mix(h, (uint64_t)st.st_mtim.tv_sec), (uint64_t)st.st_mtim.tv_nsec);
+    return traces_mix(h, S_ISDIR(st.st_mode) ? 0 : (uint64_t)st.st_size);
 }
 
 /* The sum of a path; of a directory with its entries, in whatever order they come. */

@@ -170,7 +170,7 @@ static bool take_answer(struct unit_call *c, sd_bus_message *m)
 
 /* What it does */
 
-static int read_text(sd_bus_message *m, char *ret_text, size_t size)
+static int unit_read_text(sd_bus_message *m, char *ret_text, size_t size)
 {
     const char *text;
     int r = sd_bus_message_read(m, "v", "s", &text);
@@ -201,7 +201,7 @@ static int read_property(sd_bus_message *m, const char *name, struct unit_facts 
     char load[16];
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         if (strcmp(name, texts[i].name) == 0)
-            return read_text(m, texts[i].text, texts[i].size);
+            return unit_read_text(m, texts[i].text, texts[i].size);
     }
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         if (strcmp(name, numbers[i].name) == 0)
@@ -209,7 +209,7 @@ static int read_property(sd_bus_message *m, const char *name, struct unit_facts 
     }
     if (strcmp(name, "LoadState") != 0)
         return sd_bus_message_skip(m, "v");
-    int r = read_text(m, load, sizeof(load));
+    int r = unit_read_text(m, load, sizeof(load));
     f->loaded = r >= 0 && strcmp(load, "loaded") == 0;
     return r;
 }

@@ -31,7 +31,7 @@ static struct flag changes_take(char *const *argv, size_t *at)
     return f;
 }
 
-static bool same_name(const struct flag *a, const struct flag *b)
+static bool changes_same_name(const struct flag *a, const struct flag *b)
 {
     return a->len == b->len && memcmp(a->name, b->name, a->len) == 0;
 }
@@ -41,7 +41,7 @@ static bool changes_find(char *const *argv, const struct flag *what, unsigned n,
 {
     for (size_t at = 0; argv[at];) {
         struct flag f = changes_take(argv, &at);
-        if (same_name(&f, what) && n-- == 0) {
+        if (changes_same_name(&f, what) && n-- == 0) {
             *ret = f;
             return true;
         }
@@ -50,12 +50,12 @@ static bool changes_find(char *const *argv, const struct flag *what, unsigned n,
 }
 
 /* How many of this name come before the one that ends at `end`. */
-static unsigned before(char *const *argv, size_t end, const struct flag *what)
+static unsigned changes_before(char *const *argv, size_t end, const struct flag *what)
 {
     unsigned n = 0;
     for (size_t at = 0; at < end;) {
         struct flag f = changes_take(argv, &at);
-        n += same_name(&f, what);
+        n += changes_same_name(&f, what);
     }
     return n - 1;
 }
@@ -72,7 +72,7 @@ bool changes_text(char *const *now, char *const *next, char *text, size_t size)
     text[0] = '\0';
     for (size_t at = 0; next[at];) {
         struct flag f = changes_take(next, &at), was;
-        bool had = changes_find(now, &f, before(next, at, &f), &was);
+        bool had = changes_find(now, &f, changes_before(next, at, &f), &was);
         if (had && strcmp(was.value, f.value) == 0)
             continue;
         (void)snprintf(part, sizeof(part), "%.*s%s%.60s%s%.60s", (int)f.len, f.name,
@@ -82,7 +82,7 @@ bool changes_text(char *const *now, char *const *next, char *text, size_t size)
     }
     for (size_t at = 0; now[at];) {
         struct flag f = changes_take(now, &at), is;
-        if (changes_find(next, &f, before(now, at, &f), &is))
+        if (changes_find(next, &f, changes_before(now, at, &f), &is))
             continue;
         (void)snprintf(part, sizeof(part), "no %.*s%.60s", (int)f.len, f.name,
                        f.len ? "" : f.value);

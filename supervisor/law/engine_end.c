@@ -23,7 +23,8 @@ static uint64_t oom_kills(const struct engine_end *loss, const struct engine_see
 }
 
 /* The log is no evidence here: the server wrote all of it, most of it long before. */
-static struct crash_verdict classify(const struct engine_end *loss, const struct engine_seen *seen)
+static struct crash_verdict engine_end_classify(const struct engine_end *loss,
+                                                const struct engine_seen *seen)
 {
     const struct crash_evidence e = {
         .signaled = loss->ended && loss->signal != 0,
@@ -57,7 +58,7 @@ void engine_end_judge(const struct engine_end *loss, const struct engine_seen *s
                       const struct remedy_memory *m, struct remedy_case *c,
                       struct engine_answer *ret_answer)
 {
-    struct engine_answer a = {.verdict = classify(loss, seen)};
+    struct engine_answer a = {.verdict = engine_end_classify(loss, seen)};
     c->cls = a.verdict.cls;
     c->now = (struct remedy_settings){
         .tokens = loss->tokens, .seqs = loss->seqs, .swap_gib = (double)loss->swap_bytes / GIB};

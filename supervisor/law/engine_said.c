@@ -14,7 +14,7 @@
 #define NUMBER_MOST 100000000u
 
 /* A whole number right behind `at`, ended by what cannot go on with one; 0: there is none. */
-static uint32_t number_at(const char *at, const char *end)
+static uint32_t engine_said_number_at(const char *at, const char *end)
 {
     uint32_t n = 0;
     const char *begin = at;
@@ -30,7 +30,7 @@ static void take_key(const char *line, size_t len, const char *key, uint32_t *va
 {
     size_t n = strlen(key);
     const char *at = memmem(line, len, key, n);
-    uint32_t found = at ? number_at(at + n, line + len) : 0;
+    uint32_t found = at ? engine_said_number_at(at + n, line + len) : 0;
     if (found)
         *value = found;
 }

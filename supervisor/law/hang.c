@@ -12,19 +12,19 @@ void hang_start(struct hang *h, uint64_t now_us)
     *h = (struct hang){.moved_us = now_us, .read_us = now_us, .begun_us = now_us, .progress = -1};
 }
 
-static double value(const struct sample *s, enum signal_id i)
+static double hang_value(const struct sample *s, enum signal_id i)
 {
     return s->flags[i] & (SAMPLE_MISSING | SAMPLE_NAN | SAMPLE_RANGE) ? 0 : s->value[i];
 }
 
 bool hang_lost(const struct sample *s)
 {
-    return value(s, SIG_READING_AGE_S) >= HANG_LOST_S;
+    return hang_value(s, SIG_READING_AGE_S) >= HANG_LOST_S;
 }
 
 bool hang_away(const struct sample *s)
 {
-    return value(s, SIG_ENGINE_STARTING) > 0 || value(s, SIG_ENGINE_RELEASED) > 0;
+    return hang_value(s, SIG_ENGINE_STARTING) > 0 || hang_value(s, SIG_ENGINE_RELEASED) > 0;
 }
 
 enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us, double hang_s,
@@ -35,16 +35,17 @@ enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us
         return *ret_for_s >= hang_s ? HANG_NO_ANSWER : HANG_NO;
     }
     h->read_us = now_us;
-    double progress = value(s, SIG_STEPS) + value(s, SIG_PROMPT_TOKENS) + value(s, SIG_GEN_TOKENS);
+    double progress =
+        hang_value(s, SIG_STEPS) + hang_value(s, SIG_PROMPT_TOKENS) + hang_value(s, SIG_GEN_TOKENS);
     bool away = hang_away(s);
-    bool work = !away && (value(s, SIG_RUNNING) > 0 || value(s, SIG_WAITING) > 0 ||
-                          value(s, SIG_ANSWERING) > 0);
+    bool work = !away && (hang_value(s, SIG_RUNNING) > 0 || hang_value(s, SIG_WAITING) > 0 ||
+                          hang_value(s, SIG_ANSWERING) > 0);
     /* Any difference counts: a counter that fell is a new process, which is progress too. */
     if (!work || progress < h->progress || progress > h->progress) {
         h->progress = progress;
         h->moved_us = now_us;
     }
-    double reading_s = value(s, SIG_READING_AGE_S);
+    double reading_s = hang_value(s, SIG_READING_AGE_S);
     if (reading_s >= hang_s && (double)(now_us - h->begun_us) / 1e6 >= hang_s) {
         *ret_for_s = reading_s;
         return HANG_READING;

@@ -1,7 +1,7 @@
 /*
  * The ring behind the charts of the page, filled once a second by servers/watch.c and read by the
- * API; io/charts.c keeps it on disk. Who asks for every n-th second gets those rows as they are,
- * not averages.
+ * API; io/charts.c keeps it on disk. A reader of every n-th second gets those rows as they are, not
+ * averages.
  */
 #include "supervisor/law/history.h"
 
@@ -46,7 +46,7 @@ void history_push(struct history *h, uint64_t wall_us, const float value[HISTORY
         h->count++;
 }
 
-static void put_number(struct ek_buf *out, float v)
+static void history_put_number(struct ek_buf *out, float v)
 {
     if (!isfinite(v))
         (void)ek_buf_puts(out, ",null");
@@ -67,7 +67,7 @@ int history_json(const struct history *h, uint32_t since_s, uint32_t every, stru
             continue;
         (void)ek_buf_printf(out, "%s[%u", comma, h->at_s[k]);
         for (int c = 0; c < HISTORY_COLUMNS; c++)
-            put_number(out, h->value[k][c]);
+            history_put_number(out, h->value[k][c]);
         (void)ek_buf_puts(out, "]");
         comma = ",";
     }

@@ -36,7 +36,7 @@ static double seen_s(const struct leak *l, uint64_t now_us)
 /* The longest time that is kept is that in which a trend is sure; then the oldest goes. */
 static void leak_push(struct leak *l, uint64_t now_us)
 {
-    if (l->count == LEAK_POINTS && seen_s(l, now_us) < l->sure_s * 1.5) {
+    if (l->count == LEAK_POINTS && seen_s(l, now_us) < l->sure_s * LEAK_KEPT) {
         halve(l);
     } else if (l->count == LEAK_POINTS) {
         memmove(l->point, l->point + 1, (LEAK_POINTS - 1) * sizeof(l->point[0]));

@@ -20,6 +20,7 @@
 #define LEAK_SURE_S 432000.0 /* five days: each fifth holds a daily cycle */
 /* Of sure_s after it was ready: caches and pools are touched for the first time. */
 #define LEAK_WARM  (1.0 / 240)
+#define LEAK_KEPT  1.5 /* of sure_s: the oldest point; enough that the fifths of sure_s are full */
 #define LEAK_FIRST (1.0 / 3600) /* of sure_s: a point at the beginning */
 #define LEAK_LEAST                                                                                 \
     0.03 /* of the first floor: less is noise, or a sawtooth that beats with the readings */

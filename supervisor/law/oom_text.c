@@ -88,7 +88,7 @@ bool oom_last_line(struct oom_text log, const char *const *phrases, struct oom_t
 }
 
 /* A unit at s: its size in bytes and, in *ret_len, its length; 0 if there is none. */
-static double unit(struct oom_text s, size_t *ret_len)
+static double oom_text_unit(struct oom_text s, size_t *ret_len)
 {
     static const struct {
         const char *text;
@@ -126,8 +126,8 @@ struct raw_numbers {
 };
 
 /* What a size in the line means, by the words around it. */
-static void assign(struct raw_numbers *n, struct oom_text before, struct oom_text after,
-                   uint64_t bytes)
+static void oom_text_assign(struct raw_numbers *n, struct oom_text before, struct oom_text after,
+                            uint64_t bytes)
 {
     static const char *const ask[] = {"allocate ", "requested ", "request of ", "needs ", "need "};
     for (size_t i = 0; i < sizeof(ask) / sizeof(ask[0]); i++) {
@@ -168,10 +168,12 @@ static void read_numbers(struct oom_text line, struct oom_numbers *ret_numbers)
         if (i < line.len && line.at[i] == ' ')
             i++;
         size_t unit_len = 0;
-        double bytes = value * unit((struct oom_text){line.at + i, line.len - i}, &unit_len);
+        double bytes =
+            value * oom_text_unit((struct oom_text){line.at + i, line.len - i}, &unit_len);
         i += unit_len;
         if (unit_len && bytes >= 0 && bytes < 1e16)
-            assign(&n, before, (struct oom_text){line.at + i, line.len - i}, (uint64_t)bytes);
+            oom_text_assign(&n, before, (struct oom_text){line.at + i, line.len - i},
+                            (uint64_t)bytes);
     }
     if (!n.reserved && n.reserved_all > n.allocated)
         n.reserved = n.reserved_all - n.allocated;

@@ -278,7 +278,7 @@ static void track_all(struct policy *p, const struct facts *f)
 }
 
 /* States worth a line that no rule acts on. */
-static bool notes(struct policy *p, const struct facts *f, struct decision *d)
+static bool policy_notes(struct policy *p, const struct facts *f, struct decision *d)
 {
     if (p->floor_us && policy_since(p, p->floor_us, p->par.sat_low_s) &&
         note_once(p, REASON_SAT_LOW)) {
@@ -358,10 +358,10 @@ static void decide(struct policy *p, const struct facts *f, struct decision *d)
     if (change)
         return;
     if (f->pressure) {
-        (void)notes(p, f, d);
+        (void)policy_notes(p, f, d);
         return; /* holding under pressure: nothing may grow */
     }
-    if (law_lower_tokens(p, f, d) || notes(p, f, d))
+    if (law_lower_tokens(p, f, d) || policy_notes(p, f, d))
         return;
     if (law_raise_seqs(p, f, d) || law_raise_tokens(p, f, d) || law_reserve_less(p, f, d) ||
         law_drift(p, f, d))

@@ -144,7 +144,7 @@ static unsigned long long json_id(uint64_t id)
 }
 
 /* What a step left, for a second its last one. */
-static void put_state(const struct ek_recorder_step *t, struct ek_buf *out)
+static void postmortem_put_state(const struct ek_recorder_step *t, struct ek_buf *out)
 {
     (void)ek_buf_printf(out,
                         "\"running\":%u,\"waiting\":%u,\"preempted\":%u,\"blocks_total\":%u,"
@@ -183,7 +183,7 @@ static void put_second(const struct ek_recorded *r, uint32_t from, uint32_t to, 
                         last->generation_tokens - before->generation_tokens,
                         last->preemptions - before->preemptions,
                         postmortem_median(&r->steps[from], to - from), most_us, errors, least_free);
-    put_state(last, out);
+    postmortem_put_state(last, out);
 }
 
 static void put_seconds(const struct ek_recorded *r, struct ek_buf *out)
@@ -218,7 +218,7 @@ static void put_step(const struct ek_recorded *r, const struct ek_recorder_step 
                         "\"copies\":%u,\"error\":%d,",
                         wall_s(r, t->at_us), json_id(t->id), t->step_us, t->plan_us, t->wait_us,
                         t->mask_us, t->rows, t->prefill_rows, t->seqs, t->copies, t->error);
-    put_state(t, out);
+    postmortem_put_state(t, out);
 }
 
 static void put_steps(const struct ek_recorded *r, struct ek_buf *out)

@@ -11,7 +11,7 @@
 #include "common/clock.h"
 #include "supervisor/law/postmortem_inside.h"
 
-struct line {
+struct step_line {
     double base_us, row_us;
 };
 
@@ -51,7 +51,7 @@ static uint32_t point_end(const struct ek_recorder_step *at, uint32_t from, uint
 
 /* Least squares over the points, each weighing as many as it has steps. A line that would be below
  * 0 starts there. */
-static struct line workload_fit(const struct ek_recorded *r)
+static struct step_line workload_fit(const struct ek_recorded *r)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
     uint32_t count = 0;
@@ -69,13 +69,13 @@ static struct line workload_fit(const struct ek_recorded *r)
     }
     free(at);
     double spread = n * xx - x * x;
-    struct line l = {.base_us = n > 0 ? y / n : 0};
+    struct step_line l = {.base_us = n > 0 ? y / n : 0};
     if (spread > 0 && n * xy - x * y > 0) {
         l.row_us = (n * xy - x * y) / spread;
         l.base_us = (y - l.row_us * x) / n;
     }
     if (l.base_us < 0)
-        l = (struct line){.row_us = xy / xx};
+        l = (struct step_line){.row_us = xy / xx};
     return l;
 }
 
@@ -152,7 +152,7 @@ static void workload_requests(const struct arrivals *a, struct ek_buf *out)
 
 /* How slow each second was beside the line, as the machine or the contexts made it; 1 without
  * steps. */
-static void workload_pace(const struct ek_recorded *r, uint64_t first_us, struct line l,
+static void workload_pace(const struct ek_recorded *r, uint64_t first_us, struct step_line l,
                           struct ek_buf *out)
 {
     double took[POSTMORTEM_PACE] = {0}, should[POSTMORTEM_PACE] = {0};
@@ -205,7 +205,7 @@ void postmortem_workload(const struct ek_recorded *r, struct ek_buf *out)
     const struct ek_recorder_step none = {0};
     const struct ek_recorder_step *last = r->step_count ? &r->steps[r->step_count - 1] : &none;
     const bool less = last->limit_blocks && last->limit_blocks < last->blocks_total;
-    struct line l = workload_fit(r);
+    struct step_line l = workload_fit(r);
     struct arrivals a;
     find_arrivals(r, &a);
     (void)ek_buf_printf(out,

@@ -284,7 +284,7 @@ static bool is_flag(char *const *argv, size_t i, const char *flag, const char **
 }
 
 /* The last one counts, as in the servers. */
-static double number_of(char *const *argv, const char *flag)
+static double remedy_number_of(char *const *argv, const char *flag)
 {
     double found = 0;
     for (size_t i = 0; flag && argv[i]; i++) {
@@ -300,10 +300,10 @@ void remedy_read(const struct dialect *d, char *const *argv, const struct remedy
                  struct remedy_settings *ret_settings)
 {
     struct remedy_settings has = {
-        .tokens = (uint32_t)number_of(argv, d->tokens_flag),
-        .seqs = (uint32_t)number_of(argv, d->seqs_flag),
-        .share = number_of(argv, d->share_flag),
-        .swap_gib = number_of(argv, d->swap_flag),
+        .tokens = (uint32_t)remedy_number_of(argv, d->tokens_flag),
+        .seqs = (uint32_t)remedy_number_of(argv, d->seqs_flag),
+        .share = remedy_number_of(argv, d->share_flag),
+        .swap_gib = remedy_number_of(argv, d->swap_flag),
     };
     has.tokens = has.tokens ? has.tokens : file->tokens;
     has.seqs = has.seqs ? has.seqs : file->seqs;
@@ -333,7 +333,7 @@ static bool cap_text(const struct remedy_settings *caps, enum setting s, char *t
     return false;
 }
 
-static double number_in(const struct remedy_settings *has, enum setting s)
+static double remedy_number_in(const struct remedy_settings *has, enum setting s)
 {
     switch (s) {
     case SET_TOKENS: return has->tokens;
@@ -352,8 +352,8 @@ static bool in_force(const struct dialect *d, const struct remedy_settings *has,
 {
     if (!flag_of(d, s) || !cap_text(caps, s, text, size))
         return false;
-    double from = number_in(has, s);
-    return s == SET_SHARE || !(from > 0) || from > number_in(caps, s);
+    double from = remedy_number_in(has, s);
+    return s == SET_SHARE || !(from > 0) || from > remedy_number_in(caps, s);
 }
 
 int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *has,
@@ -392,7 +392,7 @@ bool remedy_text(const struct dialect *d, const struct remedy_settings *has,
         char to[32], was[40] = "";
         if (!in_force(d, has, caps, (enum setting)s, to, sizeof(to)))
             continue;
-        double from = number_in(has, (enum setting)s);
+        double from = remedy_number_in(has, (enum setting)s);
         if (from > 0)
             (void)snprintf(was, sizeof(was), " instead of %.6g", from);
         int n = snprintf(text + at, size - at, "%s%s %s%s", at ? ", " : "",

@@ -44,7 +44,7 @@ double shares_span_s(const struct shares *s)
 }
 
 /* What a counter grew by; one that fell began anew, as did that of a key that was not there. */
-static double growth(double now, double before)
+static double shares_growth(double now, double before)
 {
     return now >= before ? now - before : now;
 }
@@ -63,9 +63,9 @@ static bool read_row(const struct shares *s, uint32_t i, double span_s, struct s
     const struct key_reading *k = &s->now.at[i], none = {0};
     const struct key_reading *before = keys_find(&s->look[oldest(s)], k->name);
     before = before ? before : &none;
-    double prompts = growth(k->prompts, before->prompts);
-    double answers = growth(k->answers, before->answers);
-    double masks = growth(k->masks, before->masks);
+    double prompts = shares_growth(k->prompts, before->prompts);
+    double answers = shares_growth(k->answers, before->answers);
+    double masks = shares_growth(k->masks, before->masks);
     double charged = prompts + ANSWER * answers + masks;
     *ret = (struct share){.key = k,
                           .number = i + 1,

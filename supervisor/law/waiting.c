@@ -18,16 +18,16 @@
 #define SECONDS 1000000.0
 
 /* The value, 0 where it is not known. */
-static double value(const struct sample *s, enum signal_id i)
+static double waiting_value(const struct sample *s, enum signal_id i)
 {
     return sample_has(s, i) ? s->value[i] : 0;
 }
 
 static bool held_by_growth(const struct sample *s, double n, char *text, size_t size)
 {
-    double each = value(s, SIG_HELD_EXPECTED), fit = value(s, SIG_HELD_FIT);
-    double runs = value(s, SIG_RUNNING);
-    if (!(value(s, SIG_HELD_GROWTH) > 0))
+    double each = waiting_value(s, SIG_HELD_EXPECTED), fit = waiting_value(s, SIG_HELD_FIT);
+    double runs = waiting_value(s, SIG_RUNNING);
+    if (!(waiting_value(s, SIG_HELD_GROWTH) > 0))
         return false;
     int len =
         snprintf(text, size, "%.0f wait: each is expected to grow to about %.0f blocks, %.0f fit",
@@ -41,26 +41,27 @@ static bool held_by_growth(const struct sample *s, double n, char *text, size_t 
 /* By the engine's own word. */
 static bool held(const struct sample *s, uint32_t limit, char *text, size_t size)
 {
-    double n = value(s, SIG_WAITING);
+    double n = waiting_value(s, SIG_WAITING);
     if (held_by_growth(s, n, text, size))
         return true;
-    if (value(s, SIG_HELD_LIMIT) > 0)
+    if (waiting_value(s, SIG_HELD_LIMIT) > 0)
         (void)snprintf(text, size, "%.0f wait: %.0f run, the limit is %.0f", n,
-                       value(s, SIG_RUNNING), limit ? limit : value(s, SIG_LIMIT_SEQS));
-    else if (value(s, SIG_HELD_BLOCKS) > 0)
+                       waiting_value(s, SIG_RUNNING),
+                       limit ? limit : waiting_value(s, SIG_LIMIT_SEQS));
+    else if (waiting_value(s, SIG_HELD_BLOCKS) > 0)
         (void)snprintf(text, size,
                        "%.0f wait: the next one needs %.0f blocks, %.0f are available and a part "
                        "of them is kept for those that run",
-                       n, value(s, SIG_HELD_NEEDED), value(s, SIG_HELD_AVAILABLE));
-    else if (value(s, SIG_HELD_PREEMPTED) > 0)
+                       n, waiting_value(s, SIG_HELD_NEEDED), waiting_value(s, SIG_HELD_AVAILABLE));
+    else if (waiting_value(s, SIG_HELD_PREEMPTED) > 0)
         (void)snprintf(text, size, "%.0f wait: requests lack blocks to go on, they come first", n);
-    else if (value(s, SIG_HELD_PAUSED) > 0)
+    else if (waiting_value(s, SIG_HELD_PAUSED) > 0)
         (void)snprintf(text, size,
                        "%.0f wait: admission paused at its high mark, KV usage is %.0f %%", n,
-                       value(s, SIG_KV_USAGE) * 100);
-    else if (value(s, SIG_HELD_TOKENS) > 0)
+                       waiting_value(s, SIG_KV_USAGE) * 100);
+    else if (waiting_value(s, SIG_HELD_TOKENS) > 0)
         (void)snprintf(text, size, "%.0f wait: prompts that are being read fill each step", n);
-    else if (value(s, SIG_HELD_COPIES) > 0)
+    else if (waiting_value(s, SIG_HELD_COPIES) > 0)
         (void)snprintf(text, size, "%.0f wait: blocks are on their way from host memory", n);
     else
         return false;
@@ -69,7 +70,7 @@ static bool held(const struct sample *s, uint32_t limit, char *text, size_t size
 
 bool waiting_why(const struct sample *s, uint32_t limit, char *ret_text, size_t size)
 {
-    double n = value(s, SIG_WAITING), runs = value(s, SIG_RUNNING);
+    double n = waiting_value(s, SIG_WAITING), runs = waiting_value(s, SIG_RUNNING);
     ret_text[0] = '\0';
     if (!(n > 0))
         return false;
@@ -79,10 +80,10 @@ bool waiting_why(const struct sample *s, uint32_t limit, char *ret_text, size_t 
         return false;
     if (limit > 0 && runs >= limit)
         (void)snprintf(ret_text, size, "%.0f wait: %.0f run, the limit is %u", n, runs, limit);
-    else if (value(s, SIG_WAITING_CAPACITY) > 0)
+    else if (waiting_value(s, SIG_WAITING_CAPACITY) > 0)
         (void)snprintf(ret_text, size,
                        "%.0f wait for room in the KV cache: %.0f run, KV usage %.0f %%", n, runs,
-                       value(s, SIG_KV_USAGE) * 100);
+                       waiting_value(s, SIG_KV_USAGE) * 100);
     else
         return false;
     return true;
@@ -101,8 +102,8 @@ static double waiting_since(uint64_t then_us, uint64_t now_us)
 /* The limit is evenkeeld's matter, and tokens are a matter of the next step. */
 static bool engine_holds(const struct sample *s)
 {
-    return value(s, SIG_HELD_GROWTH) > 0 || value(s, SIG_HELD_BLOCKS) > 0 ||
-           value(s, SIG_HELD_PREEMPTED) > 0 || value(s, SIG_HELD_PAUSED) > 0;
+    return waiting_value(s, SIG_HELD_GROWTH) > 0 || waiting_value(s, SIG_HELD_BLOCKS) > 0 ||
+           waiting_value(s, SIG_HELD_PREEMPTED) > 0 || waiting_value(s, SIG_HELD_PAUSED) > 0;
 }
 
 static bool step_held(struct waiting *w, const struct sample *s, uint32_t limit, uint64_t now_us,
@@ -123,8 +124,8 @@ static bool step_held(struct waiting *w, const struct sample *s, uint32_t limit,
         return false;
     *d = (struct decision){.kind = ACT_NOTE,
                            .reason = REASON_ENGINE_HOLDS,
-                           .measured = value(s, SIG_WAITING),
-                           .limit = value(s, SIG_RUNNING),
+                           .measured = waiting_value(s, SIG_WAITING),
+                           .limit = waiting_value(s, SIG_RUNNING),
                            .held_s = waiting_since(w->held_us, now_us),
                            .at_us = now_us};
     w->said = waiting_why(s, limit, d->why, sizeof(d->why));
@@ -135,9 +136,9 @@ static void begin_burst(struct waiting *w, const struct sample *s, double count,
                         struct decision *d)
 {
     w->burst_us = now_us;
-    w->began = value(s, SIG_PREEMPTIONS) - count;
-    w->recomputed = value(s, SIG_RECOMPUTED);
-    w->usage_most = value(s, SIG_KV_USAGE);
+    w->began = waiting_value(s, SIG_PREEMPTIONS) - count;
+    w->recomputed = waiting_value(s, SIG_RECOMPUTED);
+    w->usage_most = waiting_value(s, SIG_KV_USAGE);
     *d = (struct decision){.kind = ACT_NOTE,
                            .reason = REASON_PREEMPTIONS,
                            .measured = count / BURST_S,
@@ -147,16 +148,16 @@ static void begin_burst(struct waiting *w, const struct sample *s, double count,
     (void)snprintf(d->why, sizeof(d->why),
                    "The KV cache is too full for what runs to grow: %.0f preemptions in %.0f s, "
                    "%.0f run, %.0f wait, KV usage %.0f %%",
-                   count, BURST_S, value(s, SIG_RUNNING), value(s, SIG_WAITING),
+                   count, BURST_S, waiting_value(s, SIG_RUNNING), waiting_value(s, SIG_WAITING),
                    w->usage_most * 100);
 }
 
 static void end_burst(struct waiting *w, const struct sample *s, uint64_t now_us,
                       struct decision *d)
 {
-    double count = value(s, SIG_PREEMPTIONS) - w->began,
+    double count = waiting_value(s, SIG_PREEMPTIONS) - w->began,
            length = waiting_since(w->burst_us, w->last_us);
-    double again = value(s, SIG_RECOMPUTED) - w->recomputed;
+    double again = waiting_value(s, SIG_RECOMPUTED) - w->recomputed;
     length = fmax(length, 1) + BURST_S;
     *d = (struct decision){.kind = ACT_NOTE,
                            .reason = REASON_PREEMPTIONS,
@@ -187,7 +188,7 @@ static bool step_burst(struct waiting *w, const struct sample *s, const struct w
         w->last_us = now_us;
     w->last = s->value[SIG_PREEMPTIONS];
     if (w->burst_us) {
-        w->usage_most = fmax(w->usage_most, value(s, SIG_KV_USAGE));
+        w->usage_most = fmax(w->usage_most, waiting_value(s, SIG_KV_USAGE));
         if (waiting_since(w->last_us, now_us) < CALM_S)
             return false;
         end_burst(w, s, now_us, d);

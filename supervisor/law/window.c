@@ -62,14 +62,14 @@ uint32_t window_count(const struct window *w)
 }
 
 /* i < count */
-static const struct sample *at(const struct window *w, uint32_t i)
+static const struct sample *law_window_at(const struct window *w, uint32_t i)
 {
     return &w->samples[(w->first + i) % w->slots];
 }
 
 const struct sample *window_at(const struct window *w, uint32_t i)
 {
-    return i < w->count ? at(w, i) : NULL;
+    return i < w->count ? law_window_at(w, i) : NULL;
 }
 
 static void drop_oldest(struct window *w)
@@ -81,14 +81,14 @@ static void drop_oldest(struct window *w)
 
 void window_push(struct window *w, const struct sample *s)
 {
-    if (w->count && s->at_us <= at(w, w->count - 1)->at_us)
+    if (w->count && s->at_us <= law_window_at(w, w->count - 1)->at_us)
         return;
     if (w->count == w->slots)
         drop_oldest(w);
     w->samples[(w->first + w->count) % w->slots] = *s;
     w->count++;
     /* What lies exactly span back still counts: its counters begin the window. */
-    while (s->at_us - at(w, 0)->at_us > w->span_us)
+    while (s->at_us - law_window_at(w, 0)->at_us > w->span_us)
         drop_oldest(w);
 }
 
@@ -97,10 +97,10 @@ static uint32_t from(const struct window *w, double last_s)
 {
     if (last_s <= 0 || w->count == 0)
         return 0;
-    uint64_t newest = at(w, w->count - 1)->at_us;
+    uint64_t newest = law_window_at(w, w->count - 1)->at_us;
     uint64_t span_us = last_s < 1e6 ? (uint64_t)(last_s * 1e6) : w->span_us;
     uint32_t i = 0;
-    while (newest - at(w, i)->at_us > span_us)
+    while (newest - law_window_at(w, i)->at_us > span_us)
         i++;
     return i;
 }
@@ -109,7 +109,7 @@ uint32_t window_good(const struct window *w, enum signal_id i)
 {
     uint32_t n = 0;
     for (uint32_t k = 0; k < w->count; k++)
-        n += sample_has(at(w, k), i);
+        n += sample_has(law_window_at(w, k), i);
     return n;
 }
 
@@ -117,7 +117,7 @@ double window_covered_s(const struct window *w, enum signal_id i)
 {
     const struct sample *first = NULL, *last = NULL;
     for (uint32_t k = 0; k < w->count; k++) {
-        const struct sample *s = at(w, k);
+        const struct sample *s = law_window_at(w, k);
         if (!sample_has(s, i))
             continue;
         first = first ? first : s;
@@ -131,7 +131,7 @@ bool window_above(const struct window *w, enum signal_id i, double level, double
 {
     uint32_t n = 0, above = 0;
     for (uint32_t k = from(w, last_s); k < w->count; k++) {
-        const struct sample *s = at(w, k);
+        const struct sample *s = law_window_at(w, k);
         if (!sample_has(s, i))
             continue;
         n++;
@@ -143,7 +143,7 @@ bool window_above(const struct window *w, enum signal_id i, double level, double
     return true;
 }
 
-static int ascending(const void *a, const void *b)
+static int window_ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -154,27 +154,27 @@ bool window_gauge(const struct window *w, enum signal_id i, double q, double las
 {
     uint32_t n = 0;
     for (uint32_t k = from(w, last_s); k < w->count; k++) {
-        const struct sample *s = at(w, k);
+        const struct sample *s = law_window_at(w, k);
         if (sample_has(s, i))
             w->sorted[n++] = s->value[i];
     }
     if (n < WINDOW_NEED)
         return false;
-    qsort(w->sorted, n, sizeof(*w->sorted), ascending);
+    qsort(w->sorted, n, sizeof(*w->sorted), window_ascending);
     uint32_t rank = (uint32_t)ceil(q * n);
     *ret_value = w->sorted[rank > n ? n - 1 : rank ? rank - 1 : 0];
     return true;
 }
 
 /* Growth of a counter and the time over which it was seen. */
-static bool growth(const struct window *w, enum signal_id i, double last_s, double *ret_delta,
-                   double *ret_over_s)
+static bool window_growth(const struct window *w, enum signal_id i, double last_s,
+                          double *ret_delta, double *ret_over_s)
 {
     const struct sample *prev = NULL;
     double delta = 0, over_s = 0;
     uint32_t steps = 0;
     for (uint32_t k = from(w, last_s); k < w->count; k++) {
-        const struct sample *s = at(w, k);
+        const struct sample *s = law_window_at(w, k);
         if (!sample_has(s, i)) {
             /* After a reset the count starts anew: nothing is known of the step over it. */
             if (s->good && s->flags[i] & SAMPLE_RESET)
@@ -198,13 +198,13 @@ static bool growth(const struct window *w, enum signal_id i, double last_s, doub
 bool window_delta(const struct window *w, enum signal_id i, double last_s, double *ret_delta)
 {
     double over_s;
-    return growth(w, i, last_s, ret_delta, &over_s);
+    return window_growth(w, i, last_s, ret_delta, &over_s);
 }
 
 bool window_rate(const struct window *w, enum signal_id i, double last_s, double *ret_per_s)
 {
     double delta, over_s;
-    if (!growth(w, i, last_s, &delta, &over_s))
+    if (!window_growth(w, i, last_s, &delta, &over_s))
         return false;
     *ret_per_s = delta / over_s;
     return true;
@@ -214,7 +214,7 @@ bool window_binding(const struct window *w, double limit, double last_s, double 
 {
     uint32_t n = 0, binds = 0;
     for (uint32_t k = from(w, last_s); k < w->count; k++) {
-        const struct sample *s = at(w, k);
+        const struct sample *s = law_window_at(w, k);
         if (!sample_has(s, SIG_RUNNING) || !sample_has(s, SIG_WAITING))
             continue;
         n++;
@@ -232,7 +232,7 @@ bool window_lost(const struct window *w, double last_s, double *ret_per_s)
     double lost = 0, over_s = 0;
     uint32_t steps = 0;
     for (uint32_t k = from(w, last_s); k < w->count; k++) {
-        const struct sample *s = at(w, k);
+        const struct sample *s = law_window_at(w, k);
         if (!sample_has(s, SIG_RUNNING) || !sample_has(s, SIG_FINISHED))
             continue;
         enum signal_id queue =
@@ -278,8 +278,8 @@ static uint32_t hist_growth(const struct window *w, enum hist_id h, double grown
     for (uint32_t i = 0; i < SAMPLE_BUCKETS; i++)
         grown[i] = 0;
     for (uint32_t k = 0; k < w->count; k++) {
-        const struct sample_hist *now = hist_of(at(w, k), h);
-        if (!at(w, k)->good || now->count == 0)
+        const struct sample_hist *now = hist_of(law_window_at(w, k), h);
+        if (!law_window_at(w, k)->good || now->count == 0)
             continue;
         bool grew = prev && same_bounds(now, prev);
         for (uint32_t i = 0; grew && i < now->count; i++)

@@ -70,7 +70,7 @@ static double plan_streams(const struct plan_shape *s)
 }
 
 /* A wider feed-forward in some layers, and what brings the second embedding into each. */
-static double extras(const struct plan_shape *s)
+static double counts_extras(const struct plan_shape *s)
 {
     return (s->shared_wide ? s->shared_layers * 3.0 * s->hidden * s->intermediate : 0) +
            3.0 * s->hidden * s->layer_input * s->layers + plan_streams(s);
@@ -90,7 +90,7 @@ static double counts_forward(const struct plan_shape *s, double inner)
     return (s->gated ? 3 : 2) * (double)s->hidden * inner;
 }
 
-static double mixture(const struct plan_shape *s, double used)
+static double counts_mixture(const struct plan_shape *s, double used)
 {
     const double wide = s->hidden, takes = s->expert_latent ? s->expert_latent : wide;
     return used * (s->gated ? 3 : 2) * takes * s->expert_intermediate +
@@ -103,9 +103,9 @@ static double layers(const struct plan_shape *s, double used)
 {
     double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
     double plain = plan_forwarding(s) - mixed;
-    return counts_attention(s) + extras(s) + s->recurrent_layers * linear_attention(s) +
+    return counts_attention(s) + counts_extras(s) + s->recurrent_layers * linear_attention(s) +
            (s->single ? 1.0 : 2.0) * s->layers * s->hidden +
-           plain * counts_forward(s, s->intermediate) + mixed * mixture(s, used);
+           plain * counts_forward(s, s->intermediate) + mixed * counts_mixture(s, used);
 }
 
 double plan_second_embedding(const struct plan_shape *s)

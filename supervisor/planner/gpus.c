@@ -45,7 +45,7 @@ static const char *gpus_skip(const char *s)
     return s;
 }
 
-static bool same(const char *a, const char *b)
+static bool gpus_same(const char *a, const char *b)
 {
     for (;;) {
         a = gpus_skip(a);
@@ -62,12 +62,12 @@ static bool same(const char *a, const char *b)
 const struct plan_gpu *plan_gpu_find(const char *name)
 {
     for (size_t i = 0; i < CARDS; i++) {
-        if (same(name, cards[i].name))
+        if (gpus_same(name, cards[i].name))
             return &cards[i];
     }
-    if (same(name, "a800-80"))
+    if (gpus_same(name, "a800-80"))
         return plan_gpu_find("a800");
-    return same(name, "a100") ? plan_gpu_find("a100-80") : NULL;
+    return gpus_same(name, "a100") ? plan_gpu_find("a100-80") : NULL;
 }
 
 struct plan_device plan_gpu_speed(const struct plan_gpu *g)

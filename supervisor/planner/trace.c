@@ -93,14 +93,14 @@ static int column(const char *line, const char *end, const char *const *names)
     return -1;
 }
 
-static bool number_at(const char *line, const char *end, int index, double *ret_value)
+static bool trace_number_at(const char *line, const char *end, int index, double *ret_value)
 {
     size_t n;
     const char *f = field(line, end, index, &n);
     return promtext_number(f, n, ret_value) > 0;
 }
 
-static bool key_of(const json_t *row, const char *const *names, double *ret_value)
+static bool trace_key_of(const json_t *row, const char *const *names, double *ret_value)
 {
     for (; *names; names++) {
         const json_t *v = json_object_get(row, *names);
@@ -117,7 +117,7 @@ static int add_json(struct trace_sums *s, const char *line, size_t len)
     double prompt, output;
     json_t *row = json_loadb(line, len, 0, NULL);
     int r = 0;
-    if (row && key_of(row, prompt_names, &prompt) && key_of(row, output_names, &output))
+    if (row && trace_key_of(row, prompt_names, &prompt) && trace_key_of(row, output_names, &output))
         r = trace_add(s, prompt, output);
     json_decref(row);
     return r;
@@ -145,8 +145,9 @@ int plan_trace_read(const char *text, size_t len, struct plan_trace *ret_trace,
         } else if (first) {
             prompt_at = column(line, stop, prompt_names);
             output_at = column(line, stop, output_names);
-        } else if (prompt_at >= 0 && output_at >= 0 && number_at(line, stop, prompt_at, &prompt) &&
-                   number_at(line, stop, output_at, &output)) {
+        } else if (prompt_at >= 0 && output_at >= 0 &&
+                   trace_number_at(line, stop, prompt_at, &prompt) &&
+                   trace_number_at(line, stop, output_at, &output)) {
             r = trace_add(&s, prompt, output);
         }
         line = stop + 1;

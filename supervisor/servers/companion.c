@@ -12,7 +12,7 @@
 #include "supervisor/io/reject_listener.h"
 #include "supervisor/servers/server_inside.h"
 
-static bool says(const char *line, size_t len, const char *what)
+static bool companion_says(const char *line, size_t len, const char *what)
 {
     return memmem(line, len, what, strlen(what)) != NULL;
 }
@@ -22,11 +22,12 @@ bool companion_blamed(const char *log, size_t len)
     for (const char *at = log, *end = log + len; at < end;) {
         const char *eol = memchr(at, '\n', (size_t)(end - at));
         size_t n = (size_t)((eol ? eol : end) - at);
-        if (says(at, n, "evenkeel_vllm") &&
-            (says(at, n, "unrecognized arguments") || says(at, n, "No module named") ||
-             says(at, n, "evenkeel_vllm: the companion is off") ||
-             says(at, n, "evenkeel_vllm: the API server's part is off") ||
-             (says(at, n, "File \"") && says(at, n, "evenkeel_vllm/"))))
+        if (companion_says(at, n, "evenkeel_vllm") &&
+            (companion_says(at, n, "unrecognized arguments") ||
+             companion_says(at, n, "No module named") ||
+             companion_says(at, n, "evenkeel_vllm: the companion is off") ||
+             companion_says(at, n, "evenkeel_vllm: the API server's part is off") ||
+             (companion_says(at, n, "File \"") && companion_says(at, n, "evenkeel_vllm/"))))
             return true;
         at += n + 1;
     }

@@ -368,7 +368,7 @@ void server_restart_by_plan(struct server *s)
         on_plan_proved(s, &nobody, r, text);
 }
 
-/* Who asked for a restart hears how that ended. */
+/* The operator that asked for a restart hears how it ended. */
 static void drain_tell(const struct prove_for *whom, int error, const char *text)
 {
     if (whom->done)

@@ -39,7 +39,7 @@ bool server_engine_figures(const struct server *s, struct engine_figures *ret_fi
     return true;
 }
 
-/* Who asked waits for the server's word: it may refuse, and says why. */
+/* The operator waits for the server's word: it may refuse, and says why. */
 static void on_ordered(void *ctx, const struct control_result *res)
 {
     struct operation *o = ctx;

@@ -5,7 +5,7 @@
  *
  * server_begin() looks for a process first, since evenkeeld may have been replaced while its
  * servers went on. Where the engine has a control socket, that is asked for the listening socket
- * (handoff.h). Who answers is believed as far as the note of its pid goes, which evenkeeld wrote
+ * (handoff.h). Its answer is believed as far as the note of its pid goes, which evenkeeld wrote
  * when it started it: the noted process, or one of its session; without a note, a process of our
  * own user. An engine without such a socket is found by the note alone. A pid may be another
  * process's by now, so the note is read again once the process is watched (adopt()). What is found
@@ -182,7 +182,8 @@ static void cgroup_name(const struct server *s, char *ret_name, size_t size)
                    (unsigned)ek_fnv(EK_FNV_BEGIN, dir, strlen(dir)));
 }
 
-/* Where no server can write: whom it names is ended. No server's name begins with a dot. */
+/* Where no server can write: the process that it names is ended. No server's name begins with a
+ * dot. */
 static void pid_path(const struct server *s, char *ret_path, size_t size)
 {
     (void)snprintf(ret_path, size, "%s/.%s.pid", s->with->config->run_dir, s->config->name);
@@ -321,7 +322,8 @@ int launch_note_words(struct server *s)
 static void spawn(struct server *s, const struct command_line *words, int out)
 {
     char name[64], what[280];
-    /* Of what stands between, as a shell, it is not known whom it would leave the socket to. */
+    /* Of what stands between, as a shell, it is not known to which process it would leave the
+     * socket. */
     bool given = s->socket.fd > STDERR_FILENO && s->config->dialect->exit_word &&
                  dry_answer_can(words->argv);
     cgroup_name(s, name, sizeof(name));
@@ -354,7 +356,7 @@ static void spawn(struct server *s, const struct command_line *words, int out)
 }
 
 /* What can no longer be read stays as it was. */
-static void read_key(struct server *s)
+static void launch_read_key(struct server *s)
 {
     char fresh[KEY_MOST];
     int r = key_read(s->config->api_key_file, fresh, sizeof(fresh));
@@ -390,7 +392,7 @@ void server_launch(struct server *s)
     server_set_urls(s);
     if (!prestart_check(s))
         return;
-    read_key(s);
+    launch_read_key(s);
     make_run_dir(s);
     r = give_dirs(s);
     if (r < 0) {
@@ -460,9 +462,9 @@ static void adopt(struct server *s, pid_t pid, bool noted)
     repair_say(s);
 }
 
-/* Who answers on the control socket is believed only as far as our note goes: it is the noted
- * process or one of its session. Without a living one it may be a server that somebody else started
- * as our own user; never where servers are another user's. */
+/* The process that answers on the control socket is believed only as far as our note goes: it is
+ * the noted process or one of its session. Without a living one it may be a server that somebody
+ * else started as our own user; never where servers are another user's. */
 static void on_found(void *ctx, const struct handoff_result *res)
 {
     struct server *s = ctx;
@@ -531,7 +533,7 @@ void server_begin(struct server *s)
     pid_t pid;
     life_read(s); /* with an open breaker there is one try now; the next ones wait as before */
     s->want = WANT_RUN;
-    read_key(s);
+    launch_read_key(s);
     if (s->process.attached) {
         attach(s, "Attached to");
         return;

@@ -221,7 +221,7 @@ static bool has_wrong_user(const struct server *s, const struct unit_facts *f, c
     return true;
 }
 
-/* It has to be there, leave restarts to us, and run as whom we were told. */
+/* It has to be there, leave restarts to us, and run as the user that we were told. */
 static bool is_fit(struct server *s, const struct unit_facts *f)
 {
     char text[160];

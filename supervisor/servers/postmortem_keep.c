@@ -47,7 +47,7 @@ static void postmortem_drop(void *ctx)
     free(k);
 }
 
-static void work(void *ctx)
+static void postmortem_keep_work(void *ctx)
 {
     struct keep *k = ctx;
     struct ek_recorded rec = {0};
@@ -87,7 +87,7 @@ static int on_again(sd_event_source *source, uint64_t at_us, void *ctx)
 {
     struct keep *k = ctx;
     (void)at_us;
-    int r = aside_run(k->aside, work, postmortem_done, postmortem_drop, k);
+    int r = aside_run(k->aside, postmortem_keep_work, postmortem_done, postmortem_drop, k);
     if (r == -EBUSY && ++k->tries < TRIES &&
         sd_event_source_set_time_relative(source, AGAIN_US) >= 0)
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
@@ -191,7 +191,7 @@ void postmortem_keep(struct server *s, const struct crash_verdict *v, bool start
     k->p.samples = k->samples.data;
     if (r == 0) {
         k->fd = open_recording(s, k->lacks, sizeof(k->lacks));
-        r = aside_run(k->aside, work, postmortem_done, postmortem_drop, k);
+        r = aside_run(k->aside, postmortem_keep_work, postmortem_done, postmortem_drop, k);
     }
     if (r == -EBUSY)
         r = again(s->with->event, k);

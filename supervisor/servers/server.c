@@ -69,9 +69,9 @@ void server_record(struct server *s, struct decision *d)
     journal_decision(s->config->name, d);
 }
 
-static void note(struct server *s, struct decision *d, const char *fmt, va_list ap)
+static void servers_server_note(struct server *s, struct decision *d, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));
-static void note(struct server *s, struct decision *d, const char *fmt, va_list ap)
+static void servers_server_note(struct server *s, struct decision *d, const char *fmt, va_list ap)
 {
     int n = vsnprintf(d->why, sizeof(d->why), fmt, ap);
     if (n >= (int)sizeof(d->why))
@@ -85,7 +85,7 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
     struct decision d = {.kind = kind, .reason = reason};
     va_list ap;
     va_start(ap, fmt);
-    note(s, &d, fmt, ap);
+    servers_server_note(s, &d, fmt, ap);
     va_end(ap);
 }
 
@@ -96,7 +96,7 @@ void server_note_end(struct server *s, enum reason reason, const struct crash_ve
     va_list ap;
     memcpy(d.signature, v->signature, sizeof(d.signature));
     va_start(ap, fmt);
-    note(s, &d, fmt, ap);
+    servers_server_note(s, &d, fmt, ap);
     va_end(ap);
 }
 

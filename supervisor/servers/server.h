@@ -105,7 +105,8 @@ struct server {
 
 int server_new(const struct services *with, const struct server_config *config,
                struct server **ret_server);
-/* Leaves the process running. Whom server_answer_operator() has not answered hears nothing. */
+/* Leaves the process running. An operator without an answer of server_answer_operator() hears
+ * nothing. */
 void server_free(struct server *s);
 /* After each turn of the loop: writes what has changed in its life. */
 void server_turn(struct server *s);
@@ -151,7 +152,7 @@ int server_engine(struct server *s, const char *word, server_fn cb, void *ctx, c
 /* What it needs a restart for: how its next start differs from what runs. False, and "", when that
  * is nothing, or cannot be seen (an engine that renames itself, somebody else's). */
 bool server_changes(const struct server *s, char *text, size_t size);
-/* The same for all who read it, in `needs`. It looks into /proc and at files, so that is not done
+/* The same for all readers, in `needs`. It looks into /proc and at files, so that is not done
  * for each reader: after a reload, and now and then. */
 void server_look_changes(struct server *s);
 /* Whether its limits can change while it runs; else they are start flags. */
@@ -171,8 +172,8 @@ double repair_learned(const struct server *s, char *text, size_t size);
 /* The operator: its own flags at the next start, and each step of a ladder anew. */
 int server_forget(struct server *s, char *text, size_t size);
 
-/* Who still waits for a word of its process is told that there will be none. Before server_free(),
- * as long as those who wait are there. */
+/* Operators that still wait for a word of its process are told that there will be none. Before
+ * server_free(), as long as they are there. */
 void server_answer_operator(struct server *s);
 
 struct server_change {

@@ -1,6 +1,29 @@
 /*
- * What is done with each reading of a server: figures and history, hang or not, the policy's step.
- * Writes the fields of struct server that server.h lists under watch.c.
+ * What is done with each reading of a server's metrics. scrape.c reads the page every poll_s and
+ * calls on_sample(), also when it could not be read; server.c, drain.c, ended.c and launch.c
+ * call watch_ready(), watch_drain() and watch_stop() as the server's state changes.
+ *
+ * Of each reading, in this order: the law decides and what it decided is done (policy.h, action.c);
+ * notes of what the engine decides by itself (waiting.h) and of keys; history for the charts; then
+ * whether the process still works; and last what goes by time alone (ramp, restarts by plan).
+ *
+ * Whether it hangs takes two proofs, since a slow server must not be killed:
+ *
+ *   1. hang_step() (hang.h): work is there and nothing has moved for hang_s, or the page does not
+ *      answer, or a thread has been reading one body or form for too long.
+ *   2. The canary: a request of one token over the control socket. Served: slow, not hung, and the
+ *      clock starts again. Refused with a 4xx other than 429: no proof either way. No answer
+ *      within half of hang_s, or an error of the server's own: it is killed, if it is ours, and
+ *      otherwise said.
+ *
+ * A form that is being read for too long holds an encoder thread, which a plain canary would not
+ * meet: that one brings a form of its own, in a body long enough to be read there.
+ *
+ * A process that was stopped by a signal or a debugger makes no progress and is not hung: it is
+ * seen by its state in /proc (look_for_halt()), and gets halt_s. While a server drains it may close
+ * its page before its last process is gone; the drain's deadline is for that.
+ *
+ * Writes struct server_watch (server_parts.h).
  */
 #include <errno.h>
 #include <math.h>

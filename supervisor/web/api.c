@@ -37,7 +37,7 @@ int api_error(struct ek_buf *out, int status, const char *field, const char *fmt
     return ek_buf_ok(out) ? status : -ENOMEM;
 }
 
-static void put_number(struct ek_buf *out, const char *key, uint32_t v)
+static void api_put_number(struct ek_buf *out, const char *key, uint32_t v)
 {
     if (v)
         (void)ek_buf_printf(out, "\"%s\":%u", key, v);
@@ -55,11 +55,11 @@ void api_put_limits(const struct server *s, struct ek_buf *out)
         (void)ek_buf_printf(out, "%s\"%s\":{", k ? "," : "", knob_name((enum knob)k));
         uint32_t ceiling = server_ceiling(s, (enum knob)k);
         bool shown = s->law.policy && (ceiling || server_limits_live(s) || s->config->edge);
-        put_number(out, "value", shown ? policy_limit(s->law.policy, (enum knob)k) : 0);
+        api_put_number(out, "value", shown ? policy_limit(s->law.policy, (enum knob)k) : 0);
         (void)ek_buf_puts(out, ",");
-        put_number(out, "ceiling", ceiling);
+        api_put_number(out, "ceiling", ceiling);
         (void)ek_buf_puts(out, ",");
-        put_number(out, "max", max[k]);
+        api_put_number(out, "max", max[k]);
         (void)ek_buf_printf(out, ",\"min\":%u,\"pinned\":%s}", min[k],
                             s->law.policy && policy_pinned(s->law.policy, (enum knob)k) ? "true"
                                                                                         : "false");
@@ -82,7 +82,7 @@ static void put_learned(const struct server *s, struct ek_buf *out)
 }
 
 /* Read once a minute; null where it is not known. */
-static void put_memory(const struct server *s, struct ek_buf *out)
+static void api_put_memory(const struct server *s, struct ek_buf *out)
 {
     const struct memory_figures *m = &s->memory.now;
     const struct {
@@ -212,7 +212,7 @@ int api_server(const struct server *s, struct ek_buf *out)
     const bool waits = s->law.waits.reason != REASON_NONE;
     (void)ek_buf_puts(out, "{");
     put_life(s, out);
-    put_memory(s, out);
+    api_put_memory(s, out);
     (void)ek_buf_printf(
         out, ",\"live_limits\":%s,\"limits\":", server_limits_live(s) ? "true" : "false");
     api_put_limits(s, out);

@@ -30,7 +30,7 @@ static void api_postmortem_drop(void *ctx)
     free(j);
 }
 
-static void work(void *ctx)
+static void api_postmortem_work(void *ctx)
 {
     struct postmortem_job *j = ctx;
     j->error = postmortem_read(&j->ask, &j->out);
@@ -58,7 +58,8 @@ int api_postmortem(const struct server *s, unsigned end, api_fn cb, void *ctx, s
     *j = (struct postmortem_job){.ask.end = end, .cb = cb, .ctx = ctx};
     (void)snprintf(j->ask.server, sizeof(j->ask.server), "%s", s->config->name);
     (void)snprintf(j->ask.dir, sizeof(j->ask.dir), "%s", s->with->config->state_dir);
-    int r = aside_run(s->with->aside, work, api_postmortem_done, api_postmortem_drop, j);
+    int r =
+        aside_run(s->with->aside, api_postmortem_work, api_postmortem_done, api_postmortem_drop, j);
     if (r == 0)
         return 0;
     api_postmortem_drop(j);

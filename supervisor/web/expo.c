@@ -168,7 +168,7 @@ static void put_ready(struct ek_expo *e, const struct server *s, const char *lab
     ek_expo_value(e, label, s->probe.ready);
 }
 
-static void put_state(struct ek_expo *e, const struct server *s, const char *label)
+static void expo_put_state(struct ek_expo *e, const struct server *s, const char *label)
 {
     for (int i = 0; i < SERVER_STATES; i++)
         labelled(e, label, "state", server_state_name((enum server_state)i), (int)s->state == i);
@@ -301,7 +301,7 @@ static void put_last(struct ek_expo *e, const struct server *s, const char *labe
         ek_expo_value(e, label, (double)d->wall_us / 1e6);
 }
 
-static void put_memory(struct ek_expo *e, const struct server *s, const char *label)
+static void expo_put_memory(struct ek_expo *e, const struct server *s, const char *label)
 {
     const struct memory_figures *m = &s->memory.now;
     const struct {
@@ -394,17 +394,28 @@ static void process_families(struct ek_expo *e, const struct fleet *all)
 int expo_write(const struct fleet *all, enum ek_expo_format format, struct ek_buf *out)
 {
     static const each_fn each[FAMILIES] = {
-        [F_UP] = put_up,         [F_READY] = put_ready,
-        [F_STATE] = put_state,   [F_SCRAPES] = put_scrapes,
-        [F_TOOK] = put_took,     [F_DECISIONS] = put_decisions,
-        [F_LIMIT] = put_limit,   [F_LIMIT_MIN] = put_min,
-        [F_LIMIT_MAX] = put_max, [F_PINNED] = put_pinned,
-        [F_POLICY] = put_policy, [F_RESTARTS] = put_restarts,
-        [F_EXITS] = put_exits,   [F_REMEDIES] = put_remedies,
-        [F_HANGS] = put_hangs,   [F_GOOD] = put_good,
-        [F_KV] = put_kv,         [F_LAST_DECISION] = put_last,
-        [F_MEMORY] = put_memory, [F_STALLED] = put_stalled,
-        [F_GROWS] = put_grows,   [F_ENGINE_EXITS] = put_engine_exits,
+        [F_UP] = put_up,
+        [F_READY] = put_ready,
+        [F_STATE] = expo_put_state,
+        [F_SCRAPES] = put_scrapes,
+        [F_TOOK] = put_took,
+        [F_DECISIONS] = put_decisions,
+        [F_LIMIT] = put_limit,
+        [F_LIMIT_MIN] = put_min,
+        [F_LIMIT_MAX] = put_max,
+        [F_PINNED] = put_pinned,
+        [F_POLICY] = put_policy,
+        [F_RESTARTS] = put_restarts,
+        [F_EXITS] = put_exits,
+        [F_REMEDIES] = put_remedies,
+        [F_HANGS] = put_hangs,
+        [F_GOOD] = put_good,
+        [F_KV] = put_kv,
+        [F_LAST_DECISION] = put_last,
+        [F_MEMORY] = expo_put_memory,
+        [F_STALLED] = put_stalled,
+        [F_GROWS] = put_grows,
+        [F_ENGINE_EXITS] = put_engine_exits,
     };
     struct ek_expo e = {.out = out, .format = format};
     one(&e, F_BUILD, "version=\"" EK_VERSION "\"", 1);

@@ -165,7 +165,7 @@ static void put_limit_bar(struct ek_buf *out, const struct server *s, enum knob 
 }
 
 /* "breaker open" */
-static void put_state(struct ek_buf *out, const struct server *s)
+static void page_server_put_state(struct ek_buf *out, const struct server *s)
 {
     if (s->state == SRV_READY && !s->probe.ready) {
         (void)ek_buf_puts(out, s->watch.halted_us ? "halted" : "not ready");
@@ -192,7 +192,7 @@ static const char *level_of(const struct server *s)
     return "";
 }
 
-static void put_memory(struct ek_buf *out, const struct server *s)
+static void page_server_put_memory(struct ek_buf *out, const struct server *s)
 {
     const struct memory_figures *m = &s->memory.now;
     if (memory_known(s) && m->resident > 0) {
@@ -221,7 +221,7 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         "<div class=\"head\"><h2>%s</h2><span class=\"badge\" "
                         "data-k=\"state\" data-level=\"%s\">",
                         c->name, level_of(s));
-    put_state(out, s);
+    page_server_put_state(out, s);
     (void)ek_buf_puts(out, "</span><span class=\"meta\">");
     (void)page_escape(out, s->address.model[0] ? s->address.model : c->engine);
     (void)ek_buf_puts(out, " at ");
@@ -238,7 +238,7 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         "%s</span><span data-k=\"memory\">",
                         (unsigned long long)past_restarts(s), c->mode,
                         state_words(s->law.policy ? policy_state(s->law.policy) : POL_INIT));
-    put_memory(out, s);
+    page_server_put_memory(out, s);
     (void)ek_buf_printf(out,
                         "<p class=\"open\"%s>Anybody who reaches its address may use it: there is "
                         "no API key (<code>--api-key-file</code>).</p>\n",
@@ -445,7 +445,7 @@ void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t c
                             "<tr data-row=\"%s\"><td class=\"what\"><a href=\"#server-%s\">%s</a>"
                             "</td><td><span class=\"badge\" data-k=\"state\" data-level=\"%s\">",
                             s->config->name, s->config->name, s->config->name, level_of(s));
-        put_state(out, s);
+        page_server_put_state(out, s);
         (void)ek_buf_puts(out, "</span></td>");
         put_cell(out, &s->watch.view, VIEW_KV_USAGE, AS_PERCENT);
         put_cell(out, &s->watch.view, VIEW_RUNNING, AS_NUMBER);

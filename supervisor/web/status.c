@@ -5,7 +5,7 @@
  * library is run in the next turn of the loop, never from there. loop.c opens one listener for TCP
  * and one for the Unix socket.
  *
- * The loop's thread also watches the servers, which must not wait for who reads: what is pending
+ * The loop's thread also watches the servers, which must not wait for readers: what is pending
  * for them goes first (priority.h), and a turn here lasts TURN_US and one answer more. Requests
  * beyond it stand in line, suspended, and are answered in the order in which they came.
  */
@@ -285,7 +285,7 @@ static enum MHD_Result send_metrics(struct status_request *q)
 
 /* Routes */
 
-static const char *query(void *ctx, const char *name)
+static const char *status_query(void *ctx, const char *name)
 {
     struct status_request *q = ctx;
     return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
@@ -333,7 +333,7 @@ static enum MHD_Result answer_api(struct status_request *q, const char *method, 
     if (q->status == 0) {
         struct ek_buf out = {0};
         q->waits = true;
-        int status = reads ? api_read(all, path, query, q, on_written, q, &out)
+        int status = reads ? api_read(all, path, status_query, q, on_written, q, &out)
                            : api_write(all, method, path, q->body.data ? q->body.data : "",
                                        q->body.len, on_written, q, &out);
         all->with.who[0] = '\0';

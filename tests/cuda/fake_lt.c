@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cpu/num.h"
 #include "kernels/cuda/lt.h"
+#include "kernels/num.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/fake_inner.h"
 

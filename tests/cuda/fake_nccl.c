@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/cpu/num.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/num.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/fake_inner.h"
 

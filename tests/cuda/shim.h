@@ -15,7 +15,7 @@
 #include <string.h>
 
 extern "C" {
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 }
 #include "tests/cuda/races.h"
 

@@ -105,7 +105,7 @@ def test_idle_connections(target):
 
 
 def test_connections_that_asked_for_health(tmp_path):
-    """A route that is open without a key is answered beyond --max-connections: who asks for it and stays takes no descriptors from others.
+    """A route that is open without a key is answered beyond --max-connections: a client that asks for it and stays takes no descriptors from others.
     Without a bound these had places until there were no descriptors, not even for evenkeeld."""
     server = Limited(tmp_path, *LONG)
     idle, refused = [], 0

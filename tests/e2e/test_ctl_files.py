@@ -103,7 +103,7 @@ def test_a_support_bundle_has_no_key(daemon, tmp_path):  # noqa: F811
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
 def test_a_support_bundle_reads_no_file_that_a_server_chose(daemon, tmp_path, kind):  # noqa: F811
-    """Whoever runs it may read all; a server may put what it likes where its log was."""
+    """An operator that runs it may read all; a server may put what it likes where its log was."""
     daemon.write("one")
     assert daemon.ctl("reload").returncode == 0
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])

@@ -111,7 +111,7 @@ def another_build(source, to):
 
 def test_a_server_of_another_build(tmp_path):
     """It was replaced by an upgrade while it served: a restart on purpose is refused and the engine goes on; an engine that is lost ends the server,
-    which says why, and whoever watches it begins the new one."""
+    which says why, and what watches it begins the new one."""
     build, ask = tmp_path / "build", {**SHORT[0], "max_tokens": 8}
     build.mkdir()
     program = build / "evenkeel-server"

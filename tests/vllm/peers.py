@@ -1,6 +1,6 @@
 """What vllm-doctor and vllm-htop say about a real vLLM under pressure, and what evenkeelctl says about the same one at the same time: eight
-endless clients with answers of 700 tokens on a pool for three of them. Writes what each said into a directory, for the table in
-docs/compatibility.md.    peers.py DIRECTORY-WITH-THEIR-PROGRAMS OUT"""
+endless clients with answers of 700 tokens on a pool for three of them. Writes what each said into a directory.
+    peers.py DIRECTORY-WITH-THEIR-PROGRAMS OUT"""
 import http.client
 import json
 import os

@@ -85,7 +85,7 @@ static bool scan_byte(struct toolscan *s, char c, size_t at)
 }
 
 /* The scanned name as text: 0 with *ret_name (the caller frees), -EBADMSG, -ENOMEM. */
-static int read_name(const struct toolscan *s, char **ret_name)
+static int toolcall_json_read_name(const struct toolscan *s, char **ret_name)
 {
     char quoted[TOOLCALL_NAME_LEN + 2] = "\"";
     if (!s->has_name || s->name_len == 0 || s->name_len == sizeof(s->name))
@@ -108,7 +108,7 @@ static int read_name(const struct toolscan *s, char **ret_name)
 static int begin_named(struct toolcalls *t)
 {
     char *name = NULL;
-    int r = tool_full(t) ? -EBADMSG : read_name(&t->scan, &name);
+    int r = tool_full(t) ? -EBADMSG : toolcall_json_read_name(&t->scan, &name);
     if (r == 0)
         r = tool_begin(t, name, strlen(name));
     free(name);

@@ -303,7 +303,7 @@ static bool is_type(const json_t *j, const char *type)
 
 /* Whether the value is of the type, or of one of the types, that the schema names. A value that is
  * none of the first so many (`left`) stays a string: a model may write very many values. */
-static bool fits(const json_t *j, const json_t *schema, int depth, uint32_t *left)
+static bool toolcall_qwen_fits(const json_t *j, const json_t *schema, int depth, uint32_t *left)
 {
     const json_t *type = json_object_get(schema, "type"), *one;
     const json_t *any = json_object_get(schema, "anyOf");
@@ -319,7 +319,7 @@ static bool fits(const json_t *j, const json_t *schema, int depth, uint32_t *lef
         any = json_object_get(schema, "oneOf");
     for (size_t i = 0; depth > 0 && i < json_array_size(any) && *left > 0; i++) {
         --*left;
-        if (fits(j, json_array_get(any, i), depth - 1, left))
+        if (toolcall_qwen_fits(j, json_array_get(any, i), depth - 1, left))
             return true;
     }
     return false;
@@ -337,7 +337,7 @@ static int read_typed(const char *value, size_t len, const json_t *schema, struc
     } else if (tool_python_value(value, len, &out)) {
         j = json_loadb(out.data, out.len, JSON_DECODE_ANY, NULL);
     }
-    bool is = j && ek_buf_ok(&out) && fits(j, schema, 4, &types);
+    bool is = j && ek_buf_ok(&out) && toolcall_qwen_fits(j, schema, 4, &types);
     int r = out.failed ? -ENOMEM : is;
     json_decref(j);
     if (r == 1)

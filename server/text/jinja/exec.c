@@ -1,6 +1,20 @@
 /*
  * Runs statements of a template: scopes, loops and macros (eval.h). Called by run.c and, for
  * macros, by eval.c.
+ *
+ * exec_node() does one statement of the tree and exec_body() a list of them, until a break or a
+ * continue (enum jflow) has to be obeyed by the loop around. What is written goes to r->out: where
+ * a text is wanted instead (a macro, a set block, a filter block) r->out is another buffer for as
+ * long as the body runs (capture()).
+ *
+ * Names are looked up from the innermost scope outwards and set in the innermost one, as Jinja has
+ * it: what a loop sets is gone after it, unless it is an attribute of a namespace(). A scope keeps
+ * its variables in the order in which they were set, and a hash of their names from LOOK_MOST on,
+ * since the data of a request may bring thousands. A loop uses one scope for all of its rounds,
+ * unless a macro that was made in a round may still refer to it (`captured`).
+ *
+ * Scopes and values lie in the rendering's arena and are freed with it. Each statement costs fuel,
+ * and nesting has a bound (jr_work(), jr_enter()), since templates and data are foreign.
  */
 #include <errno.h>
 #include <string.h>
@@ -128,7 +142,7 @@ static int assign_attr(struct jr *r, const struct jnode *target, const struct jv
     return jv_dict_set(r, ns.dict, &key, value);
 }
 
-static int assign(struct jr *r, const struct jnode *target, const struct jv *value)
+static int exec_assign(struct jr *r, const struct jnode *target, const struct jv *value)
 {
     struct jv list;
     if (target->kind == JN_NAME)
@@ -145,7 +159,7 @@ static int assign(struct jr *r, const struct jnode *target, const struct jv *val
                       list.list->count < target->kids.count ? "not enough" : "too many",
                       target->kids.count, list.list->count);
     for (uint32_t i = 0; res == 0 && i < target->kids.count; i++)
-        res = assign(r, target->kids.at[i], &list.list->at[i]);
+        res = exec_assign(r, target->kids.at[i], &list.list->at[i]);
     if (res == 0)
         r->depth--;
     return res;
@@ -174,7 +188,7 @@ static int exec_set(struct jr *r, const struct jnode *n)
     int res = n->kind == JN_SET ? jeval(r, n->b, &v) : capture(r, &n->body, &v);
     if (res == 0 && n->kind == JN_SET_BLOCK && n->b)
         res = jeval_filters(r, n->b, &v, &v);
-    return res < 0 ? res : assign(r, n->a, &v);
+    return res < 0 ? res : exec_assign(r, n->a, &v);
 }
 
 /* The elements for which the loop's condition holds. */
@@ -187,7 +201,7 @@ static int filter_items(struct jr *r, const struct jnode *n, const struct jv *al
     if (res < 0)
         return res;
     for (size_t i = 0; res == 0 && i < all->list->count; i++) {
-        res = assign(r, n->a, &all->list->at[i]);
+        res = exec_assign(r, n->a, &all->list->at[i]);
         if (res == 0)
             res = jeval(r, n->c, &v);
         if (res == 0 && jv_true(&v))
@@ -212,7 +226,7 @@ static int exec_round(struct jr *r, const struct jnode *n, struct jloop *loop, e
     if (res == 0)
         res = jscope_set(r, r->scope, JSTR("loop"), &v);
     if (res == 0)
-        res = assign(r, n->a, &loop->items->at[loop->index]);
+        res = exec_assign(r, n->a, &loop->items->at[loop->index]);
     return res < 0 ? res : exec_body(r, &n->body, flow);
 }
 
@@ -324,7 +338,7 @@ static int exec_with(struct jr *r, const struct jnode *n, enum jflow *flow)
         res = jeval(r, n->kids.at[i]->b, &v);
         r->scope = inside;
         if (res == 0)
-            res = assign(r, n->kids.at[i]->a, &v);
+            res = exec_assign(r, n->kids.at[i]->a, &v);
     }
     if (res == 0)
         res = exec_body(r, &n->body, flow);

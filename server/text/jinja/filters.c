@@ -10,7 +10,7 @@
 #include "server/text/jinja/func.h"
 #include "server/text/jinja/print.h"
 
-static int text_of(struct jr *r, const struct jcall *c, struct jstr *ret)
+static int filters_text_of(struct jr *r, const struct jcall *c, struct jstr *ret)
 {
     int res = jprint_to_string(r, c->self, ret);
     return res < 0 ? res : jr_burn(r, ret->len);
@@ -27,7 +27,7 @@ static struct jv same_kind(const struct jv *v, struct jstr s)
 static int f_string(struct jr *r, const struct jcall *c, struct jv *ret)
 {
     struct jstr s;
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     if (res == 0)
         *ret = same_kind(c->self, s);
     return res;
@@ -37,7 +37,7 @@ static int f_trim(struct jr *r, const struct jcall *c, struct jv *ret)
 {
     struct jstr s, chars = {0};
     bool given = c->a[0] && c->a[0]->kind != JV_NONE;
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     if (res == 0 && given)
         res = jarg_string(r, c->a[0], &chars);
     if (res == 0 && given)
@@ -50,7 +50,7 @@ static int f_trim(struct jr *r, const struct jcall *c, struct jv *ret)
 static int recase(struct jr *r, const struct jcall *c, enum jstr_case how, struct jv *ret)
 {
     struct jstr s;
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     return res < 0 ? res : jfunc_recase(r, s, how, ret);
 }
 
@@ -75,7 +75,7 @@ static int f_title(struct jr *r, const struct jcall *c, struct jv *ret)
     struct jstr s;
     char *p;
     size_t n = 0;
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     if (res == 0)
         res = jr_burn(r, s.len * 8);
     if (res == 0)
@@ -99,7 +99,7 @@ static int f_replace(struct jr *r, const struct jcall *c, struct jv *ret)
     struct jstr s, old = {0}, new = {0};
     int64_t max = -1;
     struct jout out = {0};
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     if (res == 0)
         res = jprint_to_string(r, c->a[0], &old);
     if (res == 0)
@@ -326,7 +326,7 @@ static int f_escape(struct jr *r, const struct jcall *c, struct jv *ret)
     int res = 0;
     if (v.kind != JV_STRING) {
         v = jv_string(JSTR(""));
-        res = text_of(r, c, &v.s);
+        res = filters_text_of(r, c, &v.s);
     }
     return res < 0 ? res : jfunc_escape(r, &v, ret);
 }
@@ -341,7 +341,7 @@ static int f_safe(struct jr *r, const struct jcall *c, struct jv *ret)
 static int f_format(struct jr *r, const struct jcall *c, struct jv *ret)
 {
     struct jstr s;
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     if (res == 0 && c->all->nnamed)
         return jr_fail(r, "format takes no named arguments");
     return res < 0 ? res : jfunc_percent(r, s, c->all->pos, c->all->npos, true, ret);
@@ -351,7 +351,7 @@ static int f_wordcount(struct jr *r, const struct jcall *c, struct jv *ret)
 {
     struct jstr s;
     int64_t words = 0;
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     bool inside = false;
     for (size_t at = 0; res == 0 && at < s.len;) {
         bool word = jstr_is_word(jstr_next(s, &at));
@@ -368,7 +368,7 @@ static int f_center(struct jr *r, const struct jcall *c, struct jv *ret)
     struct jstr s;
     int64_t width = 80;
     struct jout out = {0};
-    int res = text_of(r, c, &s);
+    int res = filters_text_of(r, c, &s);
     if (res == 0)
         res = jarg_int(r, c->a[0], &width);
     if (res < 0)

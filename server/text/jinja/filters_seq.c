@@ -170,7 +170,7 @@ static int f_list(struct jr *r, const struct jcall *c, struct jv *ret)
 }
 
 /* first and last; of a generator, what is read stays read. */
-static int end_of(struct jr *r, const struct jcall *c, bool last, struct jv *ret)
+static int filters_seq_end_of(struct jr *r, const struct jcall *c, bool last, struct jv *ret)
 {
     struct jv list;
     if (c->self->kind == JV_LIST && c->self->flavor == JV_GENERATOR && !last) {
@@ -200,12 +200,12 @@ static int end_of(struct jr *r, const struct jcall *c, bool last, struct jv *ret
 
 static int f_first(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return end_of(r, c, false, ret);
+    return filters_seq_end_of(r, c, false, ret);
 }
 
 static int f_last(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return end_of(r, c, true, ret);
+    return filters_seq_end_of(r, c, true, ret);
 }
 
 static int f_join(struct jr *r, const struct jcall *c, struct jv *ret)
@@ -360,7 +360,7 @@ static int f_batch(struct jr *r, const struct jcall *c, struct jv *ret)
 }
 
 /* A generator of nothing, which is what these filters make of anything false. */
-static int nothing(struct jr *r, struct jv *ret)
+static int filters_seq_nothing(struct jr *r, struct jv *ret)
 {
     struct jv list;
     int res = jv_list_new(r, 0, &list);
@@ -379,7 +379,7 @@ static int f_map(struct jr *r, const struct jcall *c, struct jv *ret)
     struct jargs rest = *c->all;
     struct jv items, mapped;
     if (!jv_true(c->self))
-        return nothing(r, ret);
+        return filters_seq_nothing(r, ret);
     for (size_t i = 0; i < c->all->nnamed; i++) {
         if (jstr_is(c->all->named[i].name, "attribute"))
             attribute = &c->all->named[i];
@@ -427,7 +427,7 @@ static int filters_seq_choose(struct jr *r, const struct jcall *c, bool by_attr,
     const struct jfunc *test = NULL;
     struct jv items, kept;
     if (!jv_true(c->self))
-        return nothing(r, ret);
+        return filters_seq_nothing(r, ret);
     if (by_attr) {
         if (!rest.npos)
             return jr_fail(r, "Missing parameter for attribute name");

@@ -357,7 +357,7 @@ static int lex_number(struct jlex *x, struct jlex_token *t)
     return 0;
 }
 
-static bool is_name(const struct jlex *x, size_t p)
+static bool lex_is_name(const struct jlex *x, size_t p)
 {
     if (p >= x->len)
         return false;
@@ -427,8 +427,8 @@ int jlex_next(struct jlex *x, struct jlex_token *ret_token)
         return lex_string(x, ret_token);
     if (is_digit(x, x->pos))
         return lex_number(x, ret_token);
-    if (is_name(x, x->pos)) {
-        while (is_name(x, x->pos))
+    if (lex_is_name(x, x->pos)) {
+        while (lex_is_name(x, x->pos))
             x->pos++;
         ret_token->kind = JLEX_NAME;
         ret_token->len = (size_t)(x->src + x->pos - ret_token->s);

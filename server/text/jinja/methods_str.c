@@ -9,7 +9,7 @@
 /* From the end, a text is compared at each place: so many bytes of it cost one. */
 #define COMPARED 16u
 
-static int strip(struct jr *r, const struct jcall *c, int ends, struct jv *ret)
+static int methods_str_strip(struct jr *r, const struct jcall *c, int ends, struct jv *ret)
 {
     struct jstr chars = {0};
     bool given = c->a[0] && c->a[0]->kind != JV_NONE;
@@ -27,17 +27,17 @@ static int strip(struct jr *r, const struct jcall *c, int ends, struct jv *ret)
 
 static int m_strip(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return strip(r, c, JSTR_LEFT | JSTR_RIGHT, ret);
+    return methods_str_strip(r, c, JSTR_LEFT | JSTR_RIGHT, ret);
 }
 
 static int m_lstrip(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return strip(r, c, JSTR_LEFT, ret);
+    return methods_str_strip(r, c, JSTR_LEFT, ret);
 }
 
 static int m_rstrip(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return strip(r, c, JSTR_RIGHT, ret);
+    return methods_str_strip(r, c, JSTR_RIGHT, ret);
 }
 
 static int push_piece(struct jr *r, struct jv *list, struct jstr s, size_t from, size_t to)

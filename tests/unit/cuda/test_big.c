@@ -18,7 +18,7 @@
 
 #include "common/err.h"
 #include "common/memplan.h"
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 

@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/shape.h"
 #include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"

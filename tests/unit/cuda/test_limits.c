@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernels.h"
 #include "tests/unit/cuda/fake_card.h"
 
 #define LIST "tests/cuda/shared.txt"

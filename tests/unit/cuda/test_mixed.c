@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/shape.h"
 #include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"

@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/shape.h"
 #include "tests/share.h"
 #include "tests/unit/cuda/one_product.h"
 

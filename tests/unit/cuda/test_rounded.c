@@ -16,6 +16,8 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/lt.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/shape.h"
 #include "tests/share.h"
 #include "tests/unit/cuda/one_product.h"
 

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/product.h"
+#include "kernels/num.h"
 #include "tests/unit/kernels/noise.h"
 
 enum { PANELS = 5, WIDTH = PANELS * CPU_PANEL };

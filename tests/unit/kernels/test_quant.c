@@ -11,7 +11,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 enum { ROWS = 8, COLS = 8 };

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/num.h"
 #include "tests/unit/kernels/noise.h"
 
 static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};

@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/num.h"
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/num.h"
 #include "tests/unit/kernels/noise.h"
 #include "tests/unit/kernels/tiles.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "kernels/quant.h"
 
 #define TINY_OPS     96

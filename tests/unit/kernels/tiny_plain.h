@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "tests/unit/kernels/tiny.h"
 
 static inline double tiny_act(double x, enum ek_activation a)

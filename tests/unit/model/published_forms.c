@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 
 void form_put(struct form_out *o, const char *name, const char *type, json_t *shape,
               const void *bytes, size_t count)

@@ -22,7 +22,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/num.h"
+#include "kernels/num.h"
 #include "kernels/registry.h"
 #include "server/model/files.h"
 #include "server/model/model.h"

@@ -1,4 +1,5 @@
-/* Conversion of single numbers between the storage types and f32, rounding to nearest even. */
+/* Conversion of single numbers between the storage types and f32 on the host, rounding to nearest
+ * even. For every backend, and for weights as they are read. */
 #pragma once
 
 #include <stdint.h>
