@@ -14,7 +14,7 @@
 #define TRY_NS       2000000L
 #define STATUS_PLACE 52 /* of /proc/PID/stat, see proc_pid_stat(5) */
 
-/* struct pidfd_info of <linux/pidfd.h> as of Linux 6.15; Debian 12's headers have none. */
+/* struct pidfd_info as Linux 6.15 has it; the headers of Debian 12 have none. */
 struct info {
     uint64_t mask, cgroup;
     uint32_t ids[11];
