@@ -104,9 +104,9 @@ void sizing_engine(struct stack *s)
         .max_seqs = (uint32_t)seqs,
         .max_batched_tokens = (uint32_t)tokens,
         .prompt_rows = prompt_rows,
-        .gap_us = s->open.stages > 1   ? 0
-                  : is_cpu(s->backend) ? ENGINE_GAP_CPU_US
-                                       : ENGINE_GAP_CARD_US,
+        .gap_us = s->open.stages > 1                     ? 0
+                  : is_cpu(s->backend) && o->nnodes <= 1 ? ENGINE_GAP_CPU_US
+                                                         : ENGINE_GAP_CARD_US,
         .max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->model->max_model_len,
         .block_size = (uint32_t)o->block_size,
         .vocab = s->model->graph.vocab,

@@ -151,6 +151,7 @@ static int wait_step(struct engine *e, const struct flight *f, uint64_t until_us
     int r = e->backend->wait(e->device, f->id, e->result, e->result_bytes, 0);
     if (r == 0)
         sched_untimed(e->sched);
+    now = ek_now_us();
     while (r == -ETIMEDOUT && now < stop) {
         uint64_t left = stop > now ? stop - now : 1;
         r = e->backend->wait(e->device, f->id, e->result, e->result_bytes,

@@ -27,9 +27,9 @@
 #define SHARED_SLOW   0.02 /* above the line, on average: the least is doubled, */
 #define SHARED_WELL   0.01 /* or halved below that */
 
-void pace_init(struct pace *p)
+void pace_init(struct pace *p, uint32_t prompts)
 {
-    *p = (struct pace){0};
+    *p = (struct pace){.shared_most = prompts < PACE_LEAST ? prompts : PACE_LEAST};
 }
 
 /* Rows of prompts a microsecond in steps of so many. */
@@ -161,20 +161,22 @@ static double pace_likely_us(const struct pace *p, double rows)
 
 uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes)
 {
+    const uint32_t usual = p->shared_most != 0 ? p->shared_most : PACE_LEAST;
+
     if (p->landed >= CHOOSE_EVERY)
         pace_choose(p, most);
-    if (p->shared_least == 0 || (p->shared_least == PACE_LEAST && ++p->shared_landed >= 0))
-        p->shared_least = PACE_LEAST / 2;
+    if (p->shared_least == 0 || (p->shared_least >= usual && ++p->shared_landed >= 0))
+        p->shared_least = usual / 2;
     uint32_t rows = p->shared_least;
-    if (!p->line.known && p->shared_tried >= SHARED_TRIED)
+    if (!p->line.known && (p->shared_tried >= SHARED_TRIED || usual < ROWS_LEAST))
         return 0;
     if (!p->line.known)
-        rows = PACE_LEAST >> (p->shared_tried & 1);
+        rows = usual >> (p->shared_tried & 1);
     double dearest_us = pace_likely_us(p, most) / most / (1 - PACE_LOSS); /* of a row */
-    while (p->line.known && rows < PACE_LEAST &&
+    while (p->line.known && rows < usual &&
            (rows < decodes || pace_likely_us(p, rows) > dearest_us * rows))
         rows = next_budget(rows);
-    return (rows < PACE_LEAST || !p->line.known) && rows < most ? beside(rows, most, decodes) : 0;
+    return (rows < usual || !p->line.known) && rows < most ? beside(rows, most, decodes) : 0;
 }
 
 void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us)

@@ -19,7 +19,7 @@
  * Where several tenants are served, a new request waits for the step that runs, which is another
  * tenant's; and for one behind it, where that is planned already (rates.c). So there PACE_LOSS may
  * be spent on steps that are smaller still, see pace_shared(). Below the steps that were learned
- * from the line may not hold: devices compute tiles. So the least is PACE_LEAST / 2 at first, and
+ * from the line may not hold: devices compute tiles. So the least is half of others' at first, and
  * is halved as long as such steps take what the line says, and doubled where they take more. They
  * do not move the line that they are held to. Before anything is known a number of steps is small,
  * since large ones would take long to tell.
@@ -45,13 +45,16 @@ struct pace {
     uint32_t budget;          /* the choice, 0 = none yet: all that the limit allows */
     double knee; /* rows that a step has in the time of one of answers alone; 0 = not known */
     double paid; /* for rows below it all the same, as a share of their price in large steps */
+    uint32_t shared_most;  /* rows from which on those for several tenants are no smaller than
+                              others; 0 = PACE_LEAST; set once */
     uint32_t shared_least; /* rows of steps that several tenants share; 0 = none was planned yet */
     uint32_t shared_tried; /* small ones before anything was known, ever */
     int32_t shared_landed; /* such steps since that was chosen; below 0: fewer were too slow */
     double shared_over;    /* what they took above the line, a share of it */
 };
 
-void pace_init(struct pace *p);
+/* `prompts`: most rows of prompts in a step, 0 = only the limit bounds them. */
+void pace_init(struct pace *p, uint32_t prompts);
 /* A step with so many rows took so long; `context`: the tokens of those with one row. */
 void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us);
 /* A step of answers alone took so long, */

@@ -110,6 +110,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->recorder = p->recorder;
     s->rates.prices.longest = p->max_model_len;
     s->rates.gap_us = p->gap_us;
+    pace_init(&s->rates.pace, p->prompt_rows);
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
     if (queue == 0 || queue > UINT32_MAX / 4)
         queue = SCHED_QUEUE_ANY;

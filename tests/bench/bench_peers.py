@@ -28,8 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "qwen2-0.5b"
 HYBRID = "qwen3.5-0.8b"
 FORMS = {"bf16": ("auto", "BF16"), "int8": ("int8", "Q8_0"), "int4": ("int4", "Q4_0")}
-# Our value has to be at least so many times the peer's, by the instructions that products of bfloat16 can use.
 MANY, MANY_TOKENS = 16, 128  # clients at once; tokens of each prompt and of each answer
+# Our value has to be at least so many times the peer's, by the instructions that products of bfloat16 can use.
 SERVED = {"serve.16.output/vLLM": 1.8, "serve.16.ttft/vLLM": 2, "tiny.64/vLLM": 5}
 WITHOUT_AMX = {**SERVED, "decode.1.bf16": 1, "decode.1.int8": 1.1, "decode.1.int4": 1.1, "serve.decode.1/vLLM": 1.3, "serve.decode.16/vLLM": 2}
 BARS = {

@@ -256,7 +256,6 @@ lost.c@if (all->running_count > 0)@if (false)
 lost.c@s->suspects -= e->suspect;@(void)0;
 lost.c@e->in_flight && e->suspect && (@e->in_flight && (
 lost.c@e->in_flight = false;@(void)0;
-admit.c@entry = first_preempted(&s->entries);@(void)0;
 states.c@remove_kept(s, at);@(void)0;
 states.c@s->of_block[s->at[at].block] = 0;@(void)0;
 states.c@s->of_block[from] = 0;@(void)0;

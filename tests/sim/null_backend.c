@@ -338,6 +338,8 @@ static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_res
         usleep(timeout_us < 20000 ? (useconds_t)timeout_us : 20000);
         return -ETIMEDOUT;
     }
+    if (d->step_us != 0 && timeout_us == 0)
+        return -ETIMEDOUT;
     if (d->step_us != 0)
         usleep(d->step_us);
     for (uint32_t k = 0; k < step->rows && d->poison != 0; k++)

@@ -39,8 +39,11 @@ static int paced_forward(struct ek_device *d, const struct ek_step *step)
 static int paced_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
                       size_t bytes, uint64_t timeout_us)
 {
-    int r = cpu_backend()->wait(d, step_id, ret_result, bytes, timeout_us);
     uint64_t now = ek_now_us(), end = ends.at_us[step_id % IN_FLIGHT];
+    if (timeout_us == 0 && now < end)
+        return -ETIMEDOUT;
+    int r = cpu_backend()->wait(d, step_id, ret_result, bytes, timeout_us);
+    now = ek_now_us();
     if (r == 0 && now < end) {
         struct timespec left = {.tv_sec = (time_t)((end - now) / EK_US_PER_S),
                                 .tv_nsec = (long)((end - now) % EK_US_PER_S) * 1000};

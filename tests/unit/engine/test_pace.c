@@ -72,7 +72,7 @@ static void test_no_more_is_lost_than_promised(void **state)
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             struct pace p;
             g_seed = seed;
-            pace_init(&p);
+            pace_init(&p, 0);
             uint32_t rows = play(&p, &cases[i].d, cases[i].most, 40, 3000, 0.2);
             double lost = 1 - speed(&cases[i].d, rows) / speed(&cases[i].d, cases[i].most);
             if (rows < cases[i].least || rows > cases[i].largest || lost > 2.5 * PACE_LOSS)
@@ -126,7 +126,7 @@ static void test_several_tenants_have_smaller_steps(void **state)
             struct pace p;
             uint32_t most = cases[i].most, small, rows;
             g_seed = seed;
-            pace_init(&p);
+            pace_init(&p, 0);
             (void)play(&p, &cases[i].d, most, 40, 3000, 0.02);
             (void)play_shared(&p, &cases[i].d, most, 2000, 0, &small);
             rows = play_shared(&p, &cases[i].d, most, 3001, cases[i].least, &small);
@@ -146,7 +146,7 @@ static void test_it_follows(void **state)
     struct pace p;
 
     g_seed = 3;
-    pace_init(&p);
+    pace_init(&p, 0);
     assert_int_equal(play(&p, &cheap, 2048, 40, 2000, 0.02), 512);
     assert_int_equal(play(&p, &dear, 2048, 40, 4000, 0.02), 2048);
     assert_int_equal(play(&p, &cheap, 2048, 40, 4000, 0.02), 512);
@@ -159,10 +159,10 @@ static void test_nothing_is_chosen_of_too_little(void **state)
     struct pace p;
 
     g_seed = 4;
-    pace_init(&p);
+    pace_init(&p, 0);
     assert_int_equal(pace_rows(&p, 2048, 0), 2048);
     assert_int_equal(play(&p, &d, 2048, 40, 30, 0), 2048); /* too few */
-    pace_init(&p);
+    pace_init(&p, 0);
     for (uint32_t i = 0; i < 1000; i++) { /* of one size; no time; few rows */
         (void)pace_rows(&p, 2048, 0);
         pace_landed(&p, 2048, 100000, 164000);
@@ -184,6 +184,23 @@ static void test_nothing_is_chosen_of_too_little(void **state)
     }
 }
 
+/* Where a step has few rows of prompts anyway, those for several tenants have half of that at
+ * first. */
+static void test_few_rows_of_prompts_are_shared_by_fewer(void **state)
+{
+    (void)state;
+    struct pace p;
+
+    pace_init(&p, 256);
+    p.line = (struct line){.known = true, .row_us = 80};
+    assert_int_equal(pace_shared(&p, 320, 10), 128 + 10);
+    p.shared_least = 256; /* such steps were too slow: the others are no larger */
+    p.shared_landed = -10;
+    assert_int_equal(pace_shared(&p, 320, 10), 0);
+    pace_init(&p, 128);
+    assert_int_equal(pace_shared(&p, 192, 10), 0); /* of so few rows nothing is learned */
+}
+
 /* Answers come on top, and never beyond the limit. */
 static void test_answers_have_their_rows(void **state)
 {
@@ -192,7 +209,7 @@ static void test_answers_have_their_rows(void **state)
     struct pace p;
 
     g_seed = 5;
-    pace_init(&p);
+    pace_init(&p, 0);
     uint32_t rows = play(&p, &d, 2048, 40, 4000, 0.02);
     assert_true(rows < 2048);
     assert_int_equal(pace_budget(&p, 2048, 200), rows + 200);
@@ -259,7 +276,7 @@ static void test_what_is_free_beside_answers(void **state)
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             struct pace p;
             g_seed = seed;
-            pace_init(&p);
+            pace_init(&p, 0);
             (void)play_mixed(&p, &cases[i].d, cases[i].small_us, cases[i].decodes, 3000);
             double knee = cases[i].knee; /* an error makes it smaller */
             if (knee > 0 && (p.knee < 0.6 * knee || p.knee > 1.25 * knee))
@@ -318,6 +335,7 @@ int main(void)
         cmocka_unit_test(test_several_tenants_have_smaller_steps),
         cmocka_unit_test(test_it_follows),
         cmocka_unit_test(test_nothing_is_chosen_of_too_little),
+        cmocka_unit_test(test_few_rows_of_prompts_are_shared_by_fewer),
         cmocka_unit_test(test_answers_have_their_rows),
         cmocka_unit_test(test_what_is_free_beside_answers),
         cmocka_unit_test(test_spare_rows_are_bounded),
