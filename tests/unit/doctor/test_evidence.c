@@ -206,6 +206,13 @@ static const struct first_case {
      "engine-fault"},
     {"TypeError: KelpMetadata.__init__() missing 2 required positional arguments: 'kelp'\n",
      "engine-fault"},
+    /* What tries again, and a lost card, are no remarks. */
+    {"ERROR Cannot write /kelp: No space left on device. Retrying in 5 s\n", "disk-full"},
+    {"ERROR bind 0.0.0.0:8000: Address already in use. Retrying in 5 s\n", "port-in-use"},
+    {"ERROR GPU 3 disabled: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n",
+     "xid-79"},
+    {"Failed to connect to Ray head at 10.0.0.1:6379: connection refused. Retrying in 5 s\n",
+     "ray-placement"},
     {"TypeError: KelpModel.__init__() got an unexpected keyword argument 'kelp'\n",
      "python-version-mix"},
     {"TypeError: EngineArgs.__init__() got an unexpected keyword argument 'kelp'\n",

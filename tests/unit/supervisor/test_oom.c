@@ -272,6 +272,11 @@ static const struct class_case {
      CRASH_CONFIG,
      true,
      "snapshot"},
+    {{STARTING(1), LOG("ERROR bind 0.0.0.0:8000: Address already in use. Retrying in 5 s\n"
+                       "ERROR bind 0.0.0.0:8000: Address already in use. Retrying in 5 s\n")},
+     CRASH_PORT,
+     false,
+     "(port-in-use)"},
 };
 
 static void test_classes(void **state)
