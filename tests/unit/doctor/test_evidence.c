@@ -206,6 +206,17 @@ static const struct first_case {
      "engine-fault"},
     {"TypeError: KelpMetadata.__init__() missing 2 required positional arguments: 'kelp'\n",
      "engine-fault"},
+    {"TypeError: KelpWorker.__init__() missing 2 required positional arguments: 'kelp'\n",
+     "engine-fault"},
+    {"TypeError: KelpModel.__init__() missing 2 required positional arguments: 'kelp'\n",
+     "python-version-mix"},
+    {"AssertionError: tensor model parallel group is not initialized\n", "vllm-group-unmade"},
+    /* Memory that ran out did so in whatever source file and form it is said. */
+    {"-[KelpBuffer initWithDevice:]:77: failed assertion `Buffer of 7 GB is larger than the "
+     "maximum allowed buffer size'\n",
+     "kind-device-memory"},
+    {"E1127 10:00:00.000000 77 kelp_transport.cu:7] Failed to allocate 7 GB of GPU memory\n",
+     "kind-device-memory"},
     /* What tries again, and a lost card, are no remarks. */
     {"ERROR Cannot write /kelp: No space left on device. Retrying in 5 s\n", "disk-full"},
     {"ERROR bind 0.0.0.0:8000: Address already in use. Retrying in 5 s\n", "port-in-use"},
