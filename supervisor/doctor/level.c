@@ -333,11 +333,12 @@ static bool says_it_goes_on(const char *line, size_t len)
     const char *last = NULL;
     for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), ". ", 2)); at += 2)
         last = at + 2;
+    const bool disabled = memmem(line, len, " disabled: ", 11) != NULL;
+    if ((!last && !disabled) || memmem(line, len, "NVRM: Xid", 9))
+        return false; /* as nearly all lines: what follows takes its time */
     const char *exception = exception_in(line, len);
-    bool error = is_error(line, len);
-    if (memmem(line, len, "NVRM: Xid", 9))
-        return false;
-    if (!exception && !error && memmem(line, len, " disabled: ", 11))
+    const bool error = is_error(line, len);
+    if (disabled && !exception && !error)
         return true;
     if (!last || exception == line)
         return false;
