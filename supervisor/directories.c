@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -45,8 +46,16 @@ static bool is_ours(const struct stat *st)
  * has no run directory lies in /tmp) the directory: it has to be root or this user. */
 static int check_owner(const char *path)
 {
+    char bare[PATH_MAX]; /* behind a slash (or "/.") lstat() would follow the link */
     struct stat st, link;
-    if (lstat(path, &link) < 0 || stat(path, &st) < 0)
+    size_t n = strlen(path);
+    if (n >= sizeof(bare))
+        return -ENAMETOOLONG;
+    while (n > 1 && (path[n - 1] == '/' || (path[n - 1] == '.' && path[n - 2] == '/')))
+        n--;
+    memcpy(bare, path, n);
+    bare[n] = '\0';
+    if (lstat(bare, &link) < 0 || stat(path, &st) < 0)
         return -errno;
     if (!S_ISDIR(st.st_mode))
         return -ENOTDIR;

@@ -86,6 +86,7 @@ struct doctor_signature {
     uint32_t times; /* lines of one start, fewer say nothing */
     bool ladder;    /* of memory: what helps begins with the ladder of its class (ladder.h) */
     bool general;   /* words that many programs have, or a headline of several kinds of cause */
+    bool final;     /* the same start fails again, whichever of its causes it is */
 };
 
 #define DOCTOR_PATTERNS_MOST 4096u /* expressions of a catalog */

@@ -317,7 +317,7 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
     int r = check_keys(
         w, map,
         " id class rank engines versions re quoted more title cause do dont sources examples "
-        "ladder times clears general ");
+        "ladder times clears general final ");
     if (r == 0)
         r = need_key(w, map, "id", &s.id);
     if (r == 0)
@@ -344,6 +344,7 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
         r = read_examples(w, map, &s);
     s.ladder = is_true(w, map, "ladder");
     s.general = is_true(w, map, "general");
+    s.final = is_true(w, map, "final");
     if (r == 0)
         r = catalog_place(w, map, s.id, &at);
     if (r < 0)

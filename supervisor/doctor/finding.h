@@ -38,6 +38,7 @@ struct doctor_finding {
     bool raised;     /* in a line that says how something failed, see doctor_level_raises() */
     bool outlived;   /* the same start came to serve after its last line */
     bool probable;   /* its evidence is weak: the kind is told as probable, see weigh.h */
+    bool may_pass;   /* that evidence leaves room for a cause that the next start may not meet */
     uint32_t life;   /* the last start in which it was seen */
     uint32_t starts; /* in how many of them */
     uint32_t evidence_count;

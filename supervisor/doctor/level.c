@@ -303,27 +303,52 @@ bool doctor_level_option(const char *line, size_t len, size_t at, size_t end)
     return false;
 }
 
+bool doctor_level_above(const char *line, size_t len, size_t before)
+{
+    static const char *const levels[] = {"ERROR", "CRITICAL", "FATAL"};
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *is = memmem(line, before, levels[i], strlen(levels[i]));
+        if (is && alone(line, len, is, strlen(levels[i])))
+            return true;
+    }
+    return false;
+}
+
+/* Whether a line calls itself an error, by a level or by how it begins. */
+static bool is_error(const char *line, size_t len)
+{
+    return doctor_level_above(line, len, len) || (len > 7 && memcmp(line, "error: ", 7) == 0);
+}
+
 /* "Kelp was not read: no such file. Proceeding without kelp.", "Kelp disabled: no such file": it
- * says what it does instead. A traceback's own line, which begins with an exception, does not. */
+ * says what it does instead. A traceback's own line, which begins with an exception, does not, nor
+ * what calls itself an error, unless a request was answered all the same, nor the driver's word
+ * that a card has failed. What tries again has nothing instead: if it never succeeds, that was the
+ * failure. */
 static bool says_it_goes_on(const char *line, size_t len)
 {
+    static const char answers[] = "Returning a ";
     static const char *const verbs[] = {"Proceeding ", "Continuing ", "Falling back ",
-                                        "Ignoring ",   "Skipping ",   "Defaulting ",
-                                        "Retrying ",   "Returning a "};
+                                        "Ignoring ",   "Skipping ",   "Defaulting "};
     const char *last = NULL;
     for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), ". ", 2)); at += 2)
         last = at + 2;
+    const bool disabled = memmem(line, len, " disabled: ", 11) != NULL;
+    if ((!last && !disabled) || memmem(line, len, "NVRM: Xid", 9))
+        return false; /* as nearly all lines: what follows takes its time */
     const char *exception = exception_in(line, len);
-    if (!exception && memmem(line, len, " disabled: ", 11))
+    const bool error = is_error(line, len);
+    if (disabled && !exception && !error)
         return true;
     if (!last || exception == line)
         return false;
-    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+    size_t left = len - (size_t)(last - line);
+    bool says = left >= sizeof(answers) && memcmp(last, answers, sizeof(answers) - 1) == 0;
+    for (size_t i = 0; !says && !error && i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         size_t n = strlen(verbs[i]);
-        if (len - (size_t)(last - line) > n && memcmp(last, verbs[i], n) == 0)
-            return doctor_line_own(line, (size_t)(last - line));
+        says = left > n && memcmp(last, verbs[i], n) == 0;
     }
-    return false;
+    return says && !doctor_line_quoted(line, (size_t)(last - line));
 }
 
 bool doctor_level_mild(const char *line, size_t len)
@@ -359,22 +384,10 @@ bool doctor_level_mild(const char *line, size_t len)
     }
     for (size_t i = 0; i < sizeof(spared) / sizeof(spared[0]); i++) {
         const char *at = memmem(line, most, spared[i], strlen(spared[i]));
-        if (at && doctor_line_own(line, (size_t)(at - line))) /* no word of a command */
+        if (at && !doctor_line_quoted(line, (size_t)(at - line))) /* no word of a command */
             return true;
     }
     return says_it_goes_on(line, len);
-}
-
-/* Whether a level above a warning stands before `at`: the line is of that one. */
-static bool is_above(const char *line, size_t len, const char *at)
-{
-    static const char *const levels[] = {"ERROR", "CRITICAL", "FATAL"};
-    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
-        const char *is = memmem(line, (size_t)(at - line), levels[i], strlen(levels[i]));
-        if (is && alone(line, len, is, strlen(levels[i])))
-            return true;
-    }
-    return false;
 }
 
 bool doctor_level_warns(const char *line, size_t len)
@@ -382,7 +395,7 @@ bool doctor_level_warns(const char *line, size_t len)
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     const char *at = memmem(line, most, "WARN", 4);
     if ((doctor_level_raises(line, len) && !doctor_level_quotes(line, len)) ||
-        (at && is_above(line, len, at)))
+        (at && doctor_level_above(line, len, (size_t)(at - line))))
         return false;
     return doctor_level_warning(line, len) || (at && follows(line, at, " NCCL "));
 }

@@ -28,5 +28,7 @@ bool doctor_level_warns(const char *line, size_t len);
 /* "WARN" in a field of its own: "[WARN ]", "level=WARN", "Z  WARN text_generation_launcher". The
  * word of NCCL is none, which has no other level for its errors. */
 bool doctor_level_warning(const char *line, size_t len);
+/* "ERROR", "CRITICAL" or "FATAL" stands among its first `before` bytes. */
+bool doctor_level_above(const char *line, size_t len, size_t before);
 /* A line of a program's source, as people paste it beside a log. */
 bool doctor_level_source(const char *line, size_t len);

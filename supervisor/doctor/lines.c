@@ -283,11 +283,11 @@ static bool is_comment(const char *line, size_t at)
     return at > 1 && line[at - 1] == ' ' && line[at - 2] == ' ' && line[at + 1] == ' ';
 }
 
-/* Whether `at` lies within quotes or braces of a quoted text, or in a comment. */
-static bool is_quoted(const char *line, size_t at)
+/* The quote that is open at `at`, '#': a comment is, 0: neither. ret_depth: how many braces are. */
+static char open_quote(const char *line, size_t at, int *ret_depth)
 {
     char quote = 0;
-    int depth = 0;
+    *ret_depth = 0;
     /* A line that a quote opens and nothing closes before `at`: see is_said(). */
     size_t first =
         at > 0 && (line[0] == '`' || line[0] == '"') && !memchr(line + 1, line[0], at - 1);
@@ -307,13 +307,27 @@ static bool is_quoted(const char *line, size_t at)
         else if (c == '"' || c == '`' || (c == '\'' && !in_word(line, i)))
             quote = is_said(line, i) ? 0 : c;
         else if (c == '#' && is_comment(line, i))
-            return true;
+            return '#';
         else if (c == '{')
-            depth++;
-        else if (c == '}' && depth > 0)
-            depth--;
+            ++*ret_depth;
+        else if (c == '}' && *ret_depth > 0)
+            --*ret_depth;
     }
-    return quote || depth > 0;
+    return quote;
+}
+
+bool doctor_line_quoted(const char *line, size_t at)
+{
+    int depth;
+    char quote = open_quote(line, at, &depth);
+    return quote && quote != '#';
+}
+
+/* Whether `at` lies within quotes or braces of a quoted text, or in a comment. */
+static bool is_foreign(const char *line, size_t at)
+{
+    int depth;
+    return open_quote(line, at, &depth) || depth > 0;
 }
 
 /* Whether a word that names what a user wrote stands before `at`; the rate of prompts is none. */
@@ -344,7 +358,7 @@ bool doctor_line_own(const char *line, size_t at)
 {
     static const char *const words[] = {"prompt", "content", "Received request", "messages",
                                         "Generated text: "};
-    if (is_quoted(line, at))
+    if (is_foreign(line, at))
         return false;
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (echoes(line, at, words[i]))

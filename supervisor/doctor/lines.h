@@ -23,6 +23,9 @@ uint32_t doctor_line_rank(const char *line, size_t len);
  * it logs. A log may echo what a user wrote. What an exception quotes ("ValueError('...") and the
  * message of a line in logfmt (msg="...") are the program's own. */
 bool doctor_line_own(const char *line, size_t at);
+/* Whether a quote is open at `at` that repeats a text, as a command's. Narrower than the opposite
+ * of doctor_line_own(): braces, and words that name what a user wrote ("prompt"), do not count. */
+bool doctor_line_quoted(const char *line, size_t at);
 /* Whether the line is the record of a request or of its answer, and `at` lies in what it repeats of
  * them: there even what counts within quotes is a user's. */
 bool doctor_line_record(const char *line, size_t at);

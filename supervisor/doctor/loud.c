@@ -125,13 +125,22 @@ static bool counts_none(const char *at, const char *end)
     return at == end || memchr(",;|)", *at, 4);
 }
 
-/* "I cannot tell", "I'm unable to": what a model has answered. No program speaks of itself so. */
+/* Whether `at` begins a line, a sentence or a text in quotes. */
+static bool begins_saying(const char *line, const char *at)
+{
+    if (at == line || at[-1] == '"')
+        return true;
+    return at - line > 1 && at[-1] == ' ' && memchr(".!?:", at[-2], 4);
+}
+
+/* "I cannot tell", "I'm unable to": what a model has answered. No program speaks of itself so; one
+ * may count so ("Stage I failed"), and may name what was said in an error of its own. */
 static bool is_first_person(const char *line, size_t len)
 {
     const char *end = line + len;
     for (const char *at = line; (at = memchr(at, 'I', (size_t)(end - at))); at++) {
-        bool begins = at == line || at[-1] == ' ' || at[-1] == '"';
-        if (begins && end - at > 3 &&
+        if (begins_saying(line, at) && !doctor_level_above(line, len, (size_t)(at - line)) &&
+            end - at > 3 &&
             ((at[1] == ' ' && islower((unsigned char)at[2])) || memcmp(at, "I'm ", 4) == 0))
             return true;
     }

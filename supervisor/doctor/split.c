@@ -16,7 +16,9 @@
 #define MARK_LEAST   0xfeu
 #define MARK_SUM     (0xfeu + 0xffu) /* of the bytes of a mark, in either order */
 #define MARK         0xfeffu
-#define NARROW_UNITS 16u /* in a row no text of UTF-16 has that are two letters of ASCII each */
+/* Units in a row, each two letters of ASCII and none as the one before it, that no text of UTF-16
+ * has. A rule of '\u2550' or '\u2026', whose bytes are "P%" and "& ", repeats one. */
+#define NARROW_UNITS 16u
 
 static void feed(struct doctor_split *s, const char *bytes, size_t len, doctor_line_fn *fn,
                  void *ctx)
@@ -133,8 +135,11 @@ static void feed_wide(struct doctor_split *s, const char *bytes, size_t len, doc
             feed(s, out, n, fn, ctx);
             n = 0;
         }
-        n += put_unit(high << 8 | low, out + n);
-        s->narrow = is_ascii_text(s->odd) && is_ascii_text(byte) ? s->narrow + 1 : 0;
+        unsigned unit = high << 8 | low;
+        n += put_unit(unit, out + n);
+        bool letters = is_ascii_text(s->odd) && is_ascii_text(byte) && unit != s->before;
+        s->narrow = letters ? s->narrow + 1 : 0;
+        s->before = unit;
         if (s->narrow < NARROW_UNITS)
             continue;
         s->narrow = 0;
@@ -168,7 +173,7 @@ int doctor_split_end(struct doctor_split *s, doctor_line_fn *fn, void *ctx)
     if (s->has_odd && !s->begun) /* the only byte of its file */
         feed(s, &odd, 1, fn, ctx);
     s->begun = s->wide = s->has_odd = false;
-    s->narrow = 0;
+    s->narrow = s->before = 0;
     if (!ek_buf_ok(&s->rest))
         return -ENOMEM;
     if (s->rest.len > 0)

@@ -16,6 +16,7 @@ struct doctor_split {
     bool has_odd;   /* half a unit or half a mark ended the last feed: */
     unsigned char odd;
     unsigned narrow; /* units before here that look like two letters of UTF-8 each */
+    unsigned before; /* the unit before here, 0: none */
 };
 
 typedef void doctor_line_fn(void *ctx, const char *line, size_t len);

@@ -155,10 +155,11 @@ static bool went_on(const struct doctor_finding *f, const struct doctor_whole *w
              f->cls == DOCTOR_BUG || f->cls == DOCTOR_COMM || f->cls == DOCTOR_STARTUP_OOM));
 }
 
-/* Weak evidence, see weigh.h. GONE_ON was chosen on five sets; 10 to 40 lines do the same. */
-static bool is_probable(const struct doctor_finding *f, const struct doctor_whole *whole)
+/* Weak evidence but a general entry, see weigh.h. GONE_ON was chosen on five sets; 10 to 40 lines
+ * do the same. */
+static bool is_weak(const struct doctor_finding *f, const struct doctor_whole *whole)
 {
-    if (f->signature->general || went_on(f, whole))
+    if (went_on(f, whole))
         return true;
     if (f->decisive || f->raised)
         return false;
@@ -173,6 +174,10 @@ void doctor_weigh(struct doctor_finding *findings, uint32_t count, const struct 
     rank(findings, count, whole->life);
     qsort(findings, count, sizeof(*findings), weigh_compare);
     promote(findings, count);
-    for (uint32_t i = 0; i < count; i++)
-        findings[i].probable = is_probable(&findings[i], whole);
+    for (uint32_t i = 0; i < count; i++) {
+        struct doctor_finding *f = &findings[i];
+        bool weak = is_weak(f, whole);
+        f->probable = weak || f->signature->general;
+        f->may_pass = weak || (f->signature->general && !f->signature->final);
+    }
 }

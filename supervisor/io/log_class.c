@@ -69,7 +69,7 @@ static bool log_class_take(const struct doctor_finding *f, uint32_t count,
             return false;
         if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST)
             continue;
-        *ret_found = (struct crash_found){.cls = cls, .weak = f[i].probable};
+        *ret_found = (struct crash_found){.cls = cls, .weak = f[i].may_pass};
         (void)snprintf(ret_found->id, sizeof(ret_found->id), "%s", f[i].signature->id);
         (void)snprintf(ret_found->title, sizeof(ret_found->title), "%s",
                        f[i].signature->title.in[LANG_EN]);

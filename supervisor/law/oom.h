@@ -36,7 +36,7 @@ enum crash_phase { PHASE_STARTING, PHASE_READY, PHASE_DRAINING };
 /* What the signature catalog finds in the log, see log_class.h. */
 struct crash_found {
     enum crash_class cls;
-    bool weak; /* it is only probable: that no retry cures it is not believed at once */
+    bool weak; /* it leaves a doubt: that no retry cures it is not believed at once */
     char id[48], title[96];
     char line[160]; /* of the log */
 };

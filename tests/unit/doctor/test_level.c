@@ -27,6 +27,20 @@ static const struct {
     {"RuntimeError: kelp failed: 7. Proceeding is of no use.", false, true},
     {"Kelp disabled: cannot open /kelp", true, false},
     {"KelpError: kelp disabled: cannot open /kelp", false, true},
+    /* what tries again has nothing instead; nor is it mild at a level of errors, or of a lost card
+     */
+    {"Failed to connect to kelp: connection refused. Retrying in 5 s", false, true},
+    {"ERROR Cannot write /kelp: No space left on device. Retrying in 5 s", false, true},
+    {"ERROR Kelp was not read: not found. Proceeding without kelp.", false, true},
+    {"ERROR Kelp cannot be read. Returning a standard answer.", true, false},
+    {"error: Kelp disabled: CUDA error: 7", false, true},
+    {"ERROR GPU 7 disabled: NVRM: Xid (PCI:0000:07:00): 79, kelp failed", false, true},
+    {"GPU 7 disabled: NVRM: Xid (PCI:0000:07:00): 79, kelp failed", false, true},
+    /* words that name what users write, and a brace, open no command */
+    {"Unable to open prompt cache: not found. Falling back to none", true, false},
+    {"Could not read messages catalog: No such file, ignoring it", true, false},
+    {"Failed to load the system prompt file /kelp, falling back to the default", true, false},
+    {"Failed to read config {kelp: not found, falling back to weed", true, false},
     {"Could not fetch URL https://kelp/: connection error: 7 - skipping", true, false},
     {"The attention mask is not set and cannot be inferred from input.", true, false},
     /* a word of a command that failed is none of the program's */
@@ -36,7 +50,10 @@ static const struct {
     {"I cannot open the kelp, it is not found.", false, false},
     {"{\"text\": \"I'm unable to do that\"}", false, false},
     {"kelp said: I cannot open it", false, false},
+    {"It was sought. I cannot open the kelp.", false, false},
     {"Iceberg: kelp failed", false, true},
+    {"Stage I failed: cannot open /dev/kelp", false, true},
+    {"ERROR kelp: user said \"I cannot\"; connection refused", false, true},
     {"Device 7 failed: I/O error", false, true},
 };
 

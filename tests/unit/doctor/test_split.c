@@ -90,6 +90,17 @@ static void test_seam(void **state)
         "\xe6\xb9\xa9\xe6\xb8\x88\xe6\xb9\xa9\xe6\xa5\xae\xe6\xb9\xae\xe6\xb9\xa9"
         "\xe6\xa5\xae\xe6\xb9\xae\xe6\xb9\xa9\xe6\xa5\xae"
         "|a|");
+    /* Rules, whose units are two letters each and all alike, as long as a seam is looked for. */
+    ONE("\xff\xfeP%P%P%P%P%P%P%P%P%P%P%P%P%P%P%P%P%P%P%P%\n\0a\0",
+        "\u2550\u2550\u2550\u2550\u2550\u2550\u2550\u2550\u2550\u2550"
+        "\u2550\u2550\u2550\u2550\u2550\u2550\u2550\u2550\u2550\u2550|a|");
+    ONE("\xfe\xffN-N-N-N-N-N-N-N-N-N-N-N-N-N-N-N-N-N-\0\n\0a",
+        "\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d"
+        "\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d|a|");
+    /* The same in what was appended as UTF-8: the words behind it tell. */
+    ONE("\xff\xfet\0\n\0====================\nThe tide goes out at noon, as it is used to.\n",
+        "t|\u3d3d\u3d3d\u3d3d\u3d3d\u3d3d\u3d3d\u3d3d\u3d3d\u3d3d\u3d3d"
+        "|The tide goes out at noon, as it is used to.|");
 }
 
 static void test_files(void **state)

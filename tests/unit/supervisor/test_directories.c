@@ -66,6 +66,12 @@ static void test_owners(void **state)
             fail_msg("%s", cases[i].name);
         assert_int_equal(open_as(0, cases[i].name), 0); /* root takes what it is told */
     }
+    /* An end that has the system follow the link tells the owner of the directory, not of the link.
+     */
+    assert_int_equal(open_as(OURS, "placed/"), 1);
+    assert_int_equal(open_as(OURS, "placed//"), 1);
+    assert_int_equal(open_as(OURS, "placed/."), 1);
+    assert_int_equal(open_as(OURS, "own-link/"), 0);
     for (size_t i = 0; i < CASES; i++) {
         (void)snprintf(path, sizeof(path), "%s/%s", dir, cases[i].name);
         (void)remove(path);

@@ -272,6 +272,20 @@ static const struct class_case {
      CRASH_CONFIG,
      true,
      "snapshot"},
+    /* Nor do those of a headline, unless the same start fails again for each of its causes. */
+    {{STARTING(1), LOG("llama_model_load: error loading model: kelp is not of this world\n")},
+     CRASH_CONFIG,
+     false,
+     "(gguf-load)"},
+    {{STARTING(1), LOG("ValueError: Failed to load model from file: /kelp/kelp.gguf\n")},
+     CRASH_CONFIG,
+     false,
+     "(llama-python-load)"},
+    {{STARTING(1), LOG("ERROR bind 0.0.0.0:8000: Address already in use. Retrying in 5 s\n"
+                       "ERROR bind 0.0.0.0:8000: Address already in use. Retrying in 5 s\n")},
+     CRASH_PORT,
+     false,
+     "(port-in-use)"},
 };
 
 static void test_classes(void **state)
