@@ -6,6 +6,7 @@
  * Lies beside a copy of evenkeel-server as libevenkeel-cuda.so and is asked for with --device cuda.
  * EVENKEEL_STEP_MS is the length of a step (20). One device, as that is what a server opens.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
