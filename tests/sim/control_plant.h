@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "server/engine/params.h"
 #include "server/engine/rates.h"
 
 #define QUEUE   4096
@@ -44,7 +45,7 @@ struct sim_plant {
     double refused;
     double base_s, row_s; /* a step takes base + rows x row */
     /* Two steps in flight: a step is planned when the one before begins or, if that is guessed to
-     * be long, shortly before its end (rates.c); who came since then is seen one step later. */
+     * be long, at its end (rates.c); who came since then is seen one step later. */
     bool ahead;
     struct {
         double seconds;
@@ -223,15 +224,30 @@ static inline uint32_t read_prompt(struct sim_plant *p, uint32_t i, uint32_t bud
     return chunk;
 }
 
-/* When the step that begins now was planned. The one in flight is guessed low, by the last one. */
-static inline double plan_time_s(const struct sim_plant *p)
+/* How long the step in flight takes, guessed low by the last one. */
+static inline double guess_s(const struct sim_plant *p)
 {
     uint32_t most = p->landed.rows, rows = p->flight.rows < most ? p->flight.rows : most;
-    double guess_s = most > 0 ? p->landed.seconds * rows / most : 0;
 
-    if (p->begun_s >= p->now_s || guess_s * 1e6 < LATE_LEAST_US)
+    return most > 0 ? p->landed.seconds * rows / most : 0;
+}
+
+/* Whether the one behind it is planned when it is done. */
+static inline bool plans_when_done(const struct sim_plant *p)
+{
+    return guess_s(p) * 1e6 >= GAP_PART * ENGINE_GAP_CPU_US;
+}
+
+/* When the step that begins now was planned. */
+static inline double plan_time_s(const struct sim_plant *p)
+{
+    double takes_s = guess_s(p);
+
+    if (plans_when_done(p))
+        return p->now_s;
+    if (p->begun_s >= p->now_s || takes_s * 1e6 < LATE_LEAST_US)
         return p->begun_s;
-    return p->begun_s + guess_s - guess_s / LATE_PART;
+    return p->begun_s + takes_s - takes_s / LATE_PART;
 }
 
 /* One engine step; returns how long it takes. */
@@ -258,13 +274,6 @@ static inline double engine_step(struct sim_plant *p)
             budget -= read_prompt(p, i, budget);
     while (p->whole && budget && admit(p))
         budget -= read_prompt(p, p->running - 1, budget);
-    for (uint32_t i = p->running; i-- > 0;) {
-        struct sim_request *r = &p->run[i];
-        if (r->made >= r->want && (!p->ahead || r->over))
-            finish(p, i);
-        else
-            r->over = r->made >= r->want;
-    }
     p->begun_s = begin_s;
     p->steps++;
     uint32_t rows = p->tokens - budget;
@@ -272,6 +281,13 @@ static inline double engine_step(struct sim_plant *p)
     p->landed = p->flight;
     p->flight.seconds = seconds;
     p->flight.rows = rows;
+    for (uint32_t i = p->running; i-- > 0;) {
+        struct sim_request *r = &p->run[i];
+        if (r->made >= r->want && (!p->ahead || r->over || plans_when_done(p)))
+            finish(p, i);
+        else
+            r->over = r->made >= r->want;
+    }
     count_itl(p, seconds, decodes);
     if (decodes)
         p->gap_s = seconds;
