@@ -170,8 +170,8 @@ uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes)
     uint32_t rows = p->shared_least;
     if (!p->line.known && (p->shared_tried >= SHARED_TRIED || usual < ROWS_LEAST))
         return 0;
-    if (!p->line.known)
-        rows = usual >> (p->shared_tried & 1);
+    if (!p->line.known) /* two sizes, both large enough to learn from */
+        rows = p->shared_turn++ & 1 ? usual : usual / 2 > ROWS_LEAST ? usual / 2 : ROWS_LEAST;
     double dearest_us = pace_likely_us(p, most) / most / (1 - PACE_LOSS); /* of a row */
     while (p->line.known && rows < usual &&
            (rows < decodes || pace_likely_us(p, rows) > dearest_us * rows))

@@ -48,6 +48,7 @@ struct pace {
     uint32_t shared_most;  /* rows from which on those for several tenants are no smaller than
                               others; 0 = PACE_LEAST; set once */
     uint32_t shared_least; /* rows of steps that several tenants share; 0 = none was planned yet */
+    uint32_t shared_turn;  /* of two sizes that are tried before anything is known */
     uint32_t shared_tried; /* small ones before anything was known, ever */
     int32_t shared_landed; /* such steps since that was chosen; below 0: fewer were too slow */
     double shared_over;    /* what they took above the line, a share of it */

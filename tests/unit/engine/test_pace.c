@@ -191,7 +191,10 @@ static void test_few_rows_of_prompts_are_shared_by_fewer(void **state)
     (void)state;
     struct pace p;
 
-    pace_init(&p, 256);
+    pace_init(&p, 256); /* before anything is known two sizes in turn, one of them smaller */
+    assert_int_equal(pace_shared(&p, 320, 10), 192 + 10);
+    assert_int_equal(pace_shared(&p, 320, 10), 256 + 10);
+    assert_int_equal(pace_shared(&p, 320, 10), 192 + 10);
     p.line = (struct line){.known = true, .row_us = 80};
     assert_int_equal(pace_shared(&p, 320, 10), 128 + 10);
     p.shared_least = 256; /* such steps were too slow: the others are no larger */
