@@ -125,12 +125,13 @@ static bool counts_none(const char *at, const char *end)
     return at == end || memchr(",;|)", *at, 4);
 }
 
-/* Whether `at` begins a line, a sentence or a text in quotes. */
+/* Whether `at` begins a line, a text in quotes, or what is said behind a mark: "Sorry, I cannot".
+ */
 static bool begins_saying(const char *line, const char *at)
 {
     if (at == line || at[-1] == '"')
         return true;
-    return at - line > 1 && at[-1] == ' ' && memchr(".!?:", at[-2], 4);
+    return at - line > 1 && at[-1] == ' ' && !isalnum((unsigned char)at[-2]);
 }
 
 /* "I cannot tell", "I'm unable to": what a model has answered. No program speaks of itself so; one

@@ -51,6 +51,8 @@ static const struct {
     {"{\"text\": \"I'm unable to do that\"}", false, false},
     {"kelp said: I cannot open it", false, false},
     {"It was sought. I cannot open the kelp.", false, false},
+    {"Sorry, I cannot open the kelp.", false, false},
+    {"- I'm unable to open the kelp.", false, false},
     {"Iceberg: kelp failed", false, true},
     {"Stage I failed: cannot open /dev/kelp", false, true},
     {"ERROR kelp: user said \"I cannot\"; connection refused", false, true},
