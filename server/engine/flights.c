@@ -143,15 +143,15 @@ static int sample_waiting(struct engine *e)
 static int wait_step(struct engine *e, const struct flight *f, uint64_t until_us)
 {
     uint64_t from = ek_now_us(), now = from, end = UINT64_MAX;
-    uint64_t begun = f->planned_us > e->landed_us ? f->planned_us : e->landed_us;
 
-    if (e->p.step_deadline_us != 0)
-        end = begun + e->p.step_deadline_us;
+    if (e->p.step_deadline_us != 0) /* from now: what this thread is late is not the device's */
+        end = from + e->p.step_deadline_us;
     uint64_t stop = until_us < end ? until_us : end;
     int r = e->backend->wait(e->device, f->id, e->result, e->result_bytes, 0);
     if (r == 0)
         sched_untimed(e->sched);
-    now = ek_now_us();
+    if (r != -ETIMEDOUT) /* else it is waited for once, however late it is after the look */
+        now = ek_now_us();
     while (r == -ETIMEDOUT && now < stop) {
         uint64_t left = stop > now ? stop - now : 1;
         r = e->backend->wait(e->device, f->id, e->result, e->result_bytes,
