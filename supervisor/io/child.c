@@ -29,7 +29,10 @@
 #include "common/log.h"
 #include "supervisor/io/child_run.h"
 #include "supervisor/io/exit_status.h"
+#include "supervisor/io/process_tree.h"
 #include "supervisor/io/strays.h"
+
+#define START_FIELD 22 /* of /proc/PID/stat, see proc_pid_stat(5) */
 
 #ifndef P_PIDFD
 #define P_PIDFD 3
@@ -440,15 +443,10 @@ int child_reap(struct child *c, struct child_exit *ret_exit)
 
 char child_run_state(const struct child *c)
 {
-    char file[64], text[512] = {0};
-    (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)c->pid);
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    const char *end = n > 0 ? strrchr(text, ')') : NULL;
-    return end && end[1] == ' ' ? end[2] : 0;
+    char text[PROCESS_STAT_BYTES];
+    const char *state = process_stat_read(c->pid, text);
+
+    return state ? *state : 0;
 }
 
 uint64_t child_oom_kills(const struct child *c)
@@ -459,18 +457,12 @@ uint64_t child_oom_kills(const struct child *c)
 /* Start time in ticks since boot, which with the pid names a process for good; 0 if unknown. */
 static unsigned long long start_ticks(pid_t pid)
 {
-    char file[64], text[1024] = {0};
-    (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)pid);
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    const char *at = n > 0 ? strrchr(text, ')') : NULL;
-    if (at && (at[1] == '\0' || at[2] == 'Z' || at[2] == 'X'))
+    char text[PROCESS_STAT_BYTES];
+    const char *at = process_stat_read(pid, text);
+
+    if (!at || *at == 'Z' || *at == 'X')
         return 0; /* it has ended, and is not reaped yet */
-    for (int field = 2; at && field < 22; field++)
-        at = strchr(at + 1, ' ');
+    at = process_stat_field(at, START_FIELD);
     return at ? strtoull(at, NULL, 10) : 0;
 }
 

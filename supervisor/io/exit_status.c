@@ -1,18 +1,16 @@
 /* The status of a process that is somebody else's child; child.c asks. */
 #include "supervisor/io/exit_status.h"
 
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "supervisor/io/process_tree.h"
 
 #define TRIES        5
 #define TRY_NS       2000000L
-#define STATUS_PLACE 52 /* of /proc/PID/stat, see proc_pid_stat(5) */
+#define STATUS_FIELD 52 /* of /proc/PID/stat, see proc_pid_stat(5) */
 
 /* struct pidfd_info as Linux 6.15 has it; the headers of Debian 12 have none. */
 struct info {
@@ -37,19 +35,12 @@ static bool status_of_pidfd(int pidfd, int *ret_status)
 /* Of one that nobody has waited for yet. 0 is said to those who may not know, too. */
 static bool status_of_stat(pid_t pid, int *ret_status)
 {
-    char file[64], text[1024] = {0};
+    char text[PROCESS_STAT_BYTES];
+    const char *at = process_stat_read(pid, text);
 
-    (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)pid);
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (!at || *at != 'Z')
         return false;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    const char *at = n > 0 ? strrchr(text, ')') : NULL;
-    if (!at || at[1] != ' ' || at[2] != 'Z')
-        return false;
-    for (int place = 2; at && place < STATUS_PLACE; place++)
-        at = strchr(at + 1, ' ');
+    at = process_stat_field(at, STATUS_FIELD);
     *ret_status = at ? (int)strtol(at, NULL, 10) : 0;
     return *ret_status != 0;
 }

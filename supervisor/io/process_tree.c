@@ -16,19 +16,35 @@
 #define FIRST_ROWS 256u
 
 /* "pid (name) state parent group session ...", where a name may hold anything. */
-bool process_row_read(pid_t pid, struct process_row *ret_row)
+const char *process_stat_read(pid_t pid, char text[PROCESS_STAT_BYTES])
 {
-    char file[64], text[512] = {0};
-    int parent = 0, session = 0;
-    char state = 0;
+    char file[64];
+
     (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)pid);
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
+        return NULL;
+    ssize_t n = read(fd, text, PROCESS_STAT_BYTES - 1);
     close(fd);
-    const char *end = n > 0 ? strrchr(text, ')') : NULL;
-    if (!end || sscanf(end + 1, " %c %d %*d %d", &state, &parent, &session) != 3)
+    text[n > 0 ? n : 0] = '\0';
+    const char *end = strrchr(text, ')');
+    return end && end[1] == ' ' && end[2] != '\0' ? end + 2 : NULL;
+}
+
+const char *process_stat_field(const char *state, int field)
+{
+    for (int at = 3; state && at < field; at++)
+        state = strchr(state + 1, ' ');
+    return state;
+}
+
+bool process_row_read(pid_t pid, struct process_row *ret_row)
+{
+    char text[PROCESS_STAT_BYTES];
+    int parent = 0, session = 0;
+    char state = 0;
+    const char *at = process_stat_read(pid, text);
+    if (!at || sscanf(at, "%c %d %*d %d", &state, &parent, &session) != 3)
         return false;
     *ret_row =
         (struct process_row){.pid = pid, .parent = parent, .session = session, .state = state};

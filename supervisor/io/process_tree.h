@@ -29,6 +29,11 @@ struct process_tree {
     uint32_t count;
 };
 
+#define PROCESS_STAT_BYTES 1024u
+/* /proc/PID/stat from its third field on, the state; in `text`. NULL: there is no such process. */
+const char *process_stat_read(pid_t pid, char text[PROCESS_STAT_BYTES]);
+/* A later field of it, see proc_pid_stat(5), with the blank before it; NULL: it has none. */
+const char *process_stat_field(const char *state, int field);
 /* False when there is no such process (any more). */
 bool process_row_read(pid_t pid, struct process_row *ret_row);
 /* 0 or -ENOMEM, and then an empty list; so it is without /proc. */
